@@ -1,0 +1,273 @@
+//! Conversions between messages of the contract and domain types. A message that does not make sense
+//! becomes an [`Invalid`] that names the field.
+
+use crate::v1;
+use systole_shared::error::Invalid;
+use systole_shared::heartbeat::end::{Report, StoppedBy};
+use systole_shared::heartbeat::{ResetReason, Said};
+use systole_shared::id::Target;
+use systole_shared::limits::{DURATION_MS_MAX, MESSAGE_CHARS_MAX};
+use systole_shared::policy::lane::Labels;
+use systole_shared::task::{Outcome, OutcomeKind, Retry, TaskSpec, TaskState};
+
+/// Metadata key that carries the catalogue code of a refused call.
+pub const ERROR_CODE_KEY: &str = "systole-error-code";
+/// Metadata key that names the field of a refused call.
+pub const ERROR_FIELD_KEY: &str = "systole-error-field";
+
+pub fn state_to_wire(state: TaskState) -> v1::TaskState {
+    match state {
+        TaskState::Created => v1::TaskState::Created,
+        TaskState::Queued => v1::TaskState::Queued,
+        TaskState::Dispatched => v1::TaskState::Dispatched,
+        TaskState::Running => v1::TaskState::Running,
+        TaskState::Callback => v1::TaskState::Callback,
+        TaskState::Finished => v1::TaskState::Finished,
+        TaskState::Failed => v1::TaskState::Failed,
+        TaskState::Skipped => v1::TaskState::Skipped,
+        TaskState::Terminating => v1::TaskState::Terminating,
+        TaskState::Terminated => v1::TaskState::Terminated,
+    }
+}
+
+/// `None` for UNSPECIFIED and for a state of a later version.
+pub fn state_from_wire(number: i32) -> Option<TaskState> {
+    i16::try_from(number).ok().and_then(TaskState::from_number)
+}
+
+pub fn labels_from_wire(labels: &[v1::Label], field: &str) -> Result<Labels, Invalid> {
+    let mut map = Labels::new();
+    for (index, label) in labels.iter().enumerate() {
+        if map.insert(label.key.clone(), label.value.clone()).is_some() {
+            return Err(Invalid::new(format!("{field}[{index}]"), format!("label {} is given twice", label.key)));
+        }
+    }
+    Ok(map)
+}
+
+pub fn labels_to_wire(labels: &Labels) -> Vec<v1::Label> {
+    labels
+        .iter()
+        .map(|(key, value)| v1::Label {
+            key: key.clone(),
+            value: value.clone(),
+        })
+        .collect()
+}
+
+fn some_text(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn some_ms(ms: u64) -> Option<u64> {
+    (ms != 0).then_some(ms)
+}
+
+/// Structure only; [`TaskSpec::validate`] checks the values.
+pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
+    let target = match (some_text(spec.target_host), spec.target_slot) {
+        (Some(host), slot) => Some(Target { host, slot }),
+        (None, Some(_)) => return Err(Invalid::new("target_slot", "is given without target_host")),
+        (None, None) => None,
+    };
+    let retry = spec.retry.unwrap_or_default();
+    let require = labels_from_wire(&spec.require, "require")?;
+    let run_at_ms = match spec.run_at_ms {
+        0 => None,
+        ms => Some(i64::try_from(ms).map_err(|_| Invalid::new("run_at_ms", "is out of range"))?),
+    };
+    if spec.timeout_ms > DURATION_MS_MAX {
+        return Err(Invalid::new("timeout_ms", "is longer than 366 days"));
+    }
+    Ok(TaskSpec {
+        command: spec.command,
+        name: spec.name,
+        queue: spec.queue,
+        require,
+        tags: spec.tags,
+        target,
+        priority: spec.priority.unwrap_or(systole_shared::limits::PRIORITY_DEFAULT),
+        run_at_ms,
+        delay_ms: some_ms(spec.delay_ms),
+        timeout_ms: some_ms(spec.timeout_ms),
+        env: spec.env.into_iter().map(|var| (var.name, var.value)).collect(),
+        dir: some_text(spec.dir),
+        callback_url: some_text(spec.callback_url),
+        retry: Retry {
+            max_retries: retry.max_retries,
+            delay_ms: retry.delay_ms,
+        },
+        job: some_text(spec.job),
+    }
+    .with_defaults())
+}
+
+pub fn spec_to_wire(spec: &TaskSpec) -> v1::TaskSpec {
+    v1::TaskSpec {
+        command: spec.command.clone(),
+        name: spec.name.clone(),
+        queue: spec.queue.clone(),
+        require: labels_to_wire(&spec.require),
+        tags: spec.tags.clone(),
+        target_host: spec.target.as_ref().map(|t| t.host.clone()).unwrap_or_default(),
+        target_slot: spec.target.as_ref().and_then(|t| t.slot),
+        priority: Some(spec.priority),
+        run_at_ms: spec.run_at_ms.map_or(0, time_to_wire),
+        delay_ms: spec.delay_ms.unwrap_or(0),
+        timeout_ms: spec.timeout_ms.unwrap_or(0),
+        env: spec
+            .env
+            .iter()
+            .map(|(name, value)| v1::EnvVar {
+                name: name.clone(),
+                value: value.clone(),
+            })
+            .collect(),
+        dir: spec.dir.clone().unwrap_or_default(),
+        callback_url: spec.callback_url.clone().unwrap_or_default(),
+        retry: Some(v1::Retry {
+            max_retries: spec.retry.max_retries,
+            delay_ms: spec.retry.delay_ms,
+        }),
+        job: spec.job.clone().unwrap_or_default(),
+    }
+}
+
+/// Times before the epoch do not occur; they become 0, "not set".
+pub fn time_to_wire(ms: i64) -> u64 {
+    u64::try_from(ms).unwrap_or(0)
+}
+
+pub fn outcome_to_wire(outcome: &Outcome) -> v1::Outcome {
+    v1::Outcome {
+        kind: outcome.kind.name().into(),
+        exit_code: outcome.exit_code,
+        signal: outcome.signal,
+        message: outcome.message.clone(),
+    }
+}
+
+pub fn said_from_wire(status: i32) -> Option<Said> {
+    match v1::RunnerStatus::try_from(status) {
+        Ok(v1::RunnerStatus::Idle) => Some(Said::Idle),
+        Ok(v1::RunnerStatus::Running) => Some(Said::Running),
+        Ok(v1::RunnerStatus::Finished) => Some(Said::Finished),
+        Ok(v1::RunnerStatus::Failed) => Some(Said::Failed),
+        Ok(v1::RunnerStatus::Unspecified) | Err(_) => None,
+    }
+}
+
+pub fn said_to_wire(said: Said) -> v1::RunnerStatus {
+    match said {
+        Said::Idle => v1::RunnerStatus::Idle,
+        Said::Running => v1::RunnerStatus::Running,
+        Said::Finished => v1::RunnerStatus::Finished,
+        Said::Failed => v1::RunnerStatus::Failed,
+    }
+}
+
+pub fn reset_reason_to_wire(reason: ResetReason) -> v1::ResetReason {
+    match reason {
+        ResetReason::Ack => v1::ResetReason::Ack,
+        ResetReason::Stop => v1::ResetReason::Stop,
+        ResetReason::Unknown => v1::ResetReason::Unknown,
+    }
+}
+
+pub fn reset_reason_from_wire(reason: i32) -> Option<ResetReason> {
+    match v1::ResetReason::try_from(reason) {
+        Ok(v1::ResetReason::Ack) => Some(ResetReason::Ack),
+        Ok(v1::ResetReason::Stop) => Some(ResetReason::Stop),
+        Ok(v1::ResetReason::Unknown) => Some(ResetReason::Unknown),
+        Ok(v1::ResetReason::Unspecified) | Err(_) => None,
+    }
+}
+
+pub fn stopped_by_to_wire(by: Option<StoppedBy>) -> v1::StoppedBy {
+    match by {
+        None => v1::StoppedBy::Unspecified,
+        Some(StoppedBy::Reset) => v1::StoppedBy::Reset,
+        Some(StoppedBy::Timeout) => v1::StoppedBy::Timeout,
+        Some(StoppedBy::Fence) => v1::StoppedBy::Fence,
+        Some(StoppedBy::Drain) => v1::StoppedBy::Drain,
+    }
+}
+
+fn stopped_by_from_wire(by: i32) -> Option<StoppedBy> {
+    match v1::StoppedBy::try_from(by) {
+        Ok(v1::StoppedBy::Reset) => Some(StoppedBy::Reset),
+        Ok(v1::StoppedBy::Timeout) => Some(StoppedBy::Timeout),
+        Ok(v1::StoppedBy::Fence) => Some(StoppedBy::Fence),
+        Ok(v1::StoppedBy::Drain) => Some(StoppedBy::Drain),
+        Ok(v1::StoppedBy::Unspecified) | Err(_) => None,
+    }
+}
+
+/// What a runner reports of an ended child. The text is cleaned of NUL, so that one odd message
+/// cannot spoil a batch, and cut to its bound.
+pub fn report_from_wire(result: &v1::TaskResult) -> Result<Report, Invalid> {
+    let kind = OutcomeKind::parse(&result.kind)
+        .ok_or_else(|| Invalid::new("results.kind", format!("{:?} is no kind of outcome", result.kind)))?;
+    let ran_ms = match result.started_at_ms {
+        0 => 0,
+        started => result.ended_at_ms.saturating_sub(started),
+    };
+    Ok(Report {
+        kind,
+        exit_code: result.exit_code,
+        signal: result.signal,
+        message: clean(&result.message, MESSAGE_CHARS_MAX),
+        stopped_by: stopped_by_from_wire(result.stopped_by),
+        ran_ms,
+    })
+}
+
+/// Free text without NUL, at most `chars_max` characters.
+pub fn clean(text: &str, chars_max: usize) -> String {
+    text.chars().filter(|&c| c != '\0').take(chars_max).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_keep_their_numbers_on_the_wire() {
+        for state in TaskState::ALL {
+            assert_eq!(state_to_wire(state) as i32, i32::from(state.number()));
+            assert_eq!(state_from_wire(state_to_wire(state) as i32), Some(state));
+            assert_eq!(state_to_wire(state).as_str_name(), format!("TASK_STATE_{}", state.name()));
+        }
+        assert_eq!(state_from_wire(0), None);
+        assert_eq!(state_from_wire(77), None);
+    }
+
+    #[test]
+    fn a_spec_survives_the_wire() {
+        let spec = TaskSpec {
+            command: vec!["sh".into(), "-c".into(), "printf 'a\\n'".into()],
+            target: Some(Target {
+                host: "db-01".into(),
+                slot: Some(0),
+            }),
+            env: vec![("A".into(), "x\ny".into())],
+            timeout_ms: Some(5_000),
+            retry: Retry {
+                max_retries: 2,
+                delay_ms: 100,
+            },
+            ..TaskSpec::default()
+        }
+        .with_defaults();
+        assert_eq!(spec_from_wire(spec_to_wire(&spec)), Ok(spec));
+    }
+
+    #[test]
+    fn a_label_given_twice_is_refused() {
+        let label = v1::Label {
+            key: "gpu".into(),
+            value: "1".into(),
+        };
+        assert!(labels_from_wire(&[label.clone(), label], "require").is_err());
+    }
+}

@@ -1,0 +1,3 @@
+//! The runner: takes tasks from schedulers and supervises one child process per slot.
+
+pub mod config;

@@ -1,0 +1,126 @@
+//! What a scheduler replica is told at its start. Defaults are those of the product; the command line
+//! and the tests change them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything a replica needs. Identical replicas get the same `database` and `timing`.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `sqlite:PATH`, or `postgres://USER:PASSWORD@HOST/NAME`.
+    pub database: String,
+    /// Where gRPC and plain HTTP are served. Port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Certificate and key; required for an address that is not loopback.
+    pub tls: Option<TlsFiles>,
+    /// Serve an address that is not loopback without TLS.
+    pub insecure_plaintext: bool,
+    /// Where the tokens of the first start are written, readable by the owner alone.
+    pub token_dir: PathBuf,
+    /// Make new admin and runner tokens; the old ones stop working.
+    pub renew_tokens: bool,
+    /// Start on a PostgreSQL that may lose acknowledged commits (`fsync` or `synchronous_commit` off).
+    pub allow_unsafe_database: bool,
+    /// Connections to PostgreSQL, all together.
+    pub connections: u32,
+    pub timing: Timing,
+    pub retention: Retention,
+    pub callbacks: Callbacks,
+}
+
+impl Config {
+    /// Product defaults for this database and address.
+    pub fn new(database: impl Into<String>, listen: SocketAddr, token_dir: PathBuf) -> Self {
+        Self {
+            database: database.into(),
+            listen,
+            tls: None,
+            insecure_plaintext: false,
+            token_dir,
+            renew_tokens: false,
+            allow_unsafe_database: false,
+            connections: 16,
+            timing: Timing::default(),
+            retention: Retention::default(),
+            callbacks: Callbacks::default(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// The clocks of the heartbeat protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Longest time between two beats of a runner; default 30 s.
+    pub beat: Duration,
+    /// Silence after which a runner is lost; at least 3 beats; default 90 s.
+    pub lost_after: Duration,
+    /// Period of the reaper; default 10 s.
+    pub check: Duration,
+    /// Period of the poll behind the notifications; default 1 s.
+    pub poll: Duration,
+    /// On SIGTERM: how long the replica goes on serving while it reports "not ready", so that a
+    /// balancer takes it out; default 2 s.
+    pub drain_wait: Duration,
+    /// On SIGTERM: longest time for calls under way after that; default 10 s.
+    pub drain_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            beat: Duration::from_secs(30),
+            lost_after: Duration::from_secs(90),
+            check: Duration::from_secs(10),
+            poll: Duration::from_secs(1),
+            drain_wait: Duration::from_secs(2),
+            drain_max: Duration::from_secs(10),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// Ended tasks and their output are deleted after this; zero keeps them; default 7 days.
+    pub keep: Duration,
+    /// Stored output of all tasks together, bytes; the oldest goes first; default 10 GiB.
+    pub output_budget: u64,
+    /// Period of the clean-up; default 60 s.
+    pub period: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            keep: Duration::from_secs(7 * 24 * 3600),
+            output_budget: 10 * 1024 * 1024 * 1024,
+            period: Duration::from_secs(60),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Callbacks {
+    /// Deliver to loopback, private and link-local addresses too.
+    pub allow_private: bool,
+    /// Deadline of one delivery; default 10 s.
+    pub timeout: Duration,
+    /// Wait after the first failed delivery; doubles with each, up to an hour; default 2 s.
+    pub backoff: Duration,
+}
+
+impl Default for Callbacks {
+    fn default() -> Self {
+        Self {
+            allow_private: false,
+            timeout: Duration::from_secs(10),
+            backoff: Duration::from_secs(2),
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The scheduler: everything that decides. See `ARCHITECTURE.md` for the map.
+
+pub mod config;

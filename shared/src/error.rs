@@ -1,0 +1,102 @@
+//! The catalogue of error codes. A code never changes its meaning; texts may improve.
+
+use std::fmt;
+
+/// What kind of answer a code is, and so which gRPC status, HTTP status and exit code it becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    NotFound,
+    Validation,
+    Conflict,
+    Unavailable,
+    Denied,
+    Exhausted,
+    Unexpected,
+}
+
+macro_rules! catalogue {
+    ($($variant:ident = $name:literal, $kind:ident, $doc:literal;)*) => {
+        /// A code of the catalogue. Its full name is `SCHEDULING_` and the short one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code { $(#[doc = $doc] $variant,)* }
+
+        impl Code {
+            /// All codes, for documentation and tests.
+            pub const ALL: &[Code] = &[$(Code::$variant,)*];
+
+            /// The short name, as people see it.
+            pub fn name(self) -> &'static str {
+                match self { $(Code::$variant => $name,)* }
+            }
+
+            /// What kind of answer it is.
+            pub fn kind(self) -> Kind {
+                match self { $(Code::$variant => Kind::$kind,)* }
+            }
+
+            /// What it means, one line.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Code::$variant => $doc,)* }
+            }
+
+            /// The code with this short name.
+            pub fn parse(name: &str) -> Option<Code> {
+                match name { $($name => Some(Code::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+catalogue! {
+    TaskNotFound = "NOTFOUND_004", NotFound, "the task does not exist or has ended";
+    RunnerNotFound = "NOTFOUND_006", NotFound, "the runner does not exist";
+    InvalidPage = "VALIDATION_002", Validation, "a page size or page token is out of range";
+    InvalidField = "VALIDATION_003", Validation, "a field of the request is wrong";
+    BatchSize = "VALIDATION_004", Validation, "a batch is empty or too large";
+    RunnerIdInUse = "CONFLICT_004", Conflict, "another process holds this runner id";
+    KeyReused = "CONFLICT_005", Conflict, "the idempotency key was used with another body";
+    Draining = "UNAVAILABLE_001", Unavailable, "this scheduler is starting or stopping";
+    StoreUnreachable = "UNAVAILABLE_003", Unavailable, "the database cannot be reached or is busy";
+    StoreFull = "UNAVAILABLE_006", Unavailable, "the database cannot take more: disk full or read-only";
+    Overloaded = "UNAVAILABLE_007", Exhausted, "too many requests are waiting; try again";
+    TokenMissing = "AUTH_001", Denied, "the call carries no token, or an unknown one";
+    TokenRole = "AUTH_002", Denied, "the token's role does not allow this call";
+    Unexpected = "UNEXPECTED_001", Unexpected, "an error that should not happen; see the scheduler's log";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A wrong value of one field: which field, and a sentence with the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {message}")]
+pub struct Invalid {
+    pub field: String,
+    pub message: String,
+}
+
+impl Invalid {
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_unique_name_that_parses_back() {
+        let mut seen = std::collections::HashSet::new();
+        for &code in Code::ALL {
+            assert!(seen.insert(code.name()), "{code} occurs twice");
+            assert_eq!(Code::parse(code.name()), Some(code));
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! How a task ends when its runner reports a result, loses its child, or is lost itself.
+
+use crate::task::outcome::signal_name;
+use crate::task::{Outcome, OutcomeKind, TaskState, Transition};
+use crate::time::format_duration;
+
+/// Why a task is being terminated. A stronger reason replaces a weaker one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Terminating {
+    /// Its run timeout is over; may be retried.
+    Timeout = 1,
+    /// A newer occurrence of its job took its place.
+    Superseded = 2,
+    /// A person or program cancelled it.
+    User = 3,
+}
+
+impl Terminating {
+    pub fn name(self) -> &'static str {
+        match self {
+            Terminating::Timeout => "timeout",
+            Terminating::Superseded => "superseded",
+            Terminating::User => "user",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Timeout, Self::Superseded, Self::User].into_iter().find(|r| r.name() == name)
+    }
+}
+
+/// Who began to stop a child that did not end by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum StoppedBy {
+    Reset,
+    Timeout,
+    Fence,
+    Drain,
+}
+
+/// What a runner reports of an ended child. `kind` is what the runner itself saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub kind: OutcomeKind,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub message: String,
+    pub stopped_by: Option<StoppedBy>,
+    /// How long the child ran, ms; 0 if it never started.
+    pub ran_ms: u64,
+}
+
+impl Report {
+    fn outcome(&self, kind: OutcomeKind, message: String) -> Outcome {
+        Outcome {
+            kind,
+            exit_code: self.exit_code,
+            signal: self.signal,
+            message,
+        }
+    }
+
+    /// How the child itself ended, in words.
+    fn child(&self) -> String {
+        match (self.exit_code, self.signal) {
+            (_, Some(signal)) => signal_name(signal),
+            (Some(code), None) => format!("exit code {code}"),
+            (None, None) => "no child".into(),
+        }
+    }
+
+    /// The true result as such, for `late_result`.
+    pub fn as_outcome(&self) -> Outcome {
+        let message = if self.message.is_empty() {
+            self.child()
+        } else {
+            self.message.clone()
+        };
+        self.outcome(self.kind, message)
+    }
+}
+
+/// The write that a report leads to, for a task in DISPATCHED, RUNNING or TERMINATING.
+pub fn end(state: TaskState, terminating: Option<Terminating>, report: &Report, has_callback: bool) -> (Transition, Outcome) {
+    let stopping = (state == TaskState::Terminating).then_some(terminating.unwrap_or(Terminating::User));
+    let failed = if stopping.is_some() {
+        Transition::FailTerminating
+    } else {
+        Transition::Fail
+    };
+    match (report.stopped_by, stopping) {
+        // A child that ended well by itself is a success, even if a cancel was under way: it came too late.
+        (None, _) if report.kind == OutcomeKind::Success => {
+            let transition = if has_callback {
+                Transition::SucceedThenCall
+            } else {
+                Transition::Succeed
+            };
+            (transition, report.outcome(OutcomeKind::Success, "exit code 0".into()))
+        }
+        (_, Some(Terminating::User)) => (
+            Transition::Terminate,
+            report.outcome(OutcomeKind::Cancelled, format!("cancelled; ended with {}", report.child())),
+        ),
+        (_, Some(Terminating::Superseded)) => (
+            Transition::Terminate,
+            report.outcome(OutcomeKind::Cancelled, format!("superseded; ended with {}", report.child())),
+        ),
+        (Some(StoppedBy::Timeout), None) | (_, Some(Terminating::Timeout)) => (
+            failed,
+            report.outcome(
+                OutcomeKind::Timeout,
+                format!("timed out after {}; ended with {}", format_duration(report.ran_ms), report.child()),
+            ),
+        ),
+        (Some(StoppedBy::Fence), None) => (
+            failed,
+            report.outcome(OutcomeKind::Fenced, format!("cut off from the schedulers; ended with {}", report.child())),
+        ),
+        (Some(StoppedBy::Drain), None) => (
+            failed,
+            report.outcome(OutcomeKind::RunnerStopped, format!("the runner was shut down; ended with {}", report.child())),
+        ),
+        (Some(StoppedBy::Reset) | None, None) => {
+            let message = match report.kind {
+                OutcomeKind::ExitCode | OutcomeKind::Signal if report.message.is_empty() => report.child(),
+                _ if report.message.is_empty() => report.kind.meaning().to_owned(),
+                _ => report.message.clone(),
+            };
+            (failed, report.outcome(report.kind, message))
+        }
+    }
+}
+
+/// The end of a task whose runner says IDLE though the child should be alive ([`super::answer::Step::ChildGone`]).
+pub fn child_gone() -> (Transition, Outcome) {
+    (
+        Transition::Fail,
+        Outcome::new(OutcomeKind::RunnerRestarted, "the runner came back without the child; how it ended is not known"),
+    )
+}
+
+/// The end of a task in TERMINATING without a child ([`super::answer::Step::Stopped`]), or whose runner is lost.
+pub fn stopped(terminating: Option<Terminating>, runner_lost: bool) -> (Transition, Outcome) {
+    let tail = if runner_lost {
+        "; its runner was lost, so the end of the child is not confirmed"
+    } else {
+        ""
+    };
+    match terminating {
+        Some(Terminating::Timeout) => (
+            Transition::FailTerminating,
+            Outcome::new(OutcomeKind::Timeout, format!("timed out{tail}")),
+        ),
+        Some(Terminating::Superseded) => (
+            Transition::Terminate,
+            Outcome::new(OutcomeKind::Cancelled, format!("superseded{tail}")),
+        ),
+        Some(Terminating::User) | None => (
+            Transition::Terminate,
+            Outcome::new(OutcomeKind::Cancelled, format!("cancelled{tail}")),
+        ),
+    }
+}
+
+/// The reaper's verdict on a task whose runner is lost.
+pub fn lost(state: TaskState, terminating: Option<Terminating>, silent_ms: u64) -> (Transition, Outcome) {
+    if state == TaskState::Terminating {
+        return stopped(terminating, true);
+    }
+    let message = if state == TaskState::Dispatched {
+        format!("the runner was silent for {} after it was given the task; whether it started is not known", format_duration(silent_ms))
+    } else {
+        format!("the runner was silent for {}; what became of the child is not known", format_duration(silent_ms))
+    };
+    (Transition::Fail, Outcome::new(OutcomeKind::RunnerLost, message))
+}
+
+/// The end of a task that its runner never took up.
+pub fn never_started() -> (Transition, Outcome) {
+    (
+        Transition::Fail,
+        Outcome::new(OutcomeKind::NotStarted, "the runner was given the task four times and never took it up; nothing ran"),
+    )
+}
+
+/// The end of a dispatched task after a reboot of its host.
+pub fn rebooted() -> (Transition, Outcome) {
+    (
+        Transition::Fail,
+        Outcome::new(OutcomeKind::RunnerRestarted, "the host was rebooted after it was given the task; whether it started is not known"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(kind: OutcomeKind, stopped_by: Option<StoppedBy>) -> Report {
+        let (exit_code, signal) = match kind {
+            OutcomeKind::Success => (Some(0), None),
+            OutcomeKind::ExitCode => (Some(3), None),
+            OutcomeKind::Signal => (None, Some(15)),
+            _ => (None, None),
+        };
+        Report {
+            kind,
+            exit_code,
+            signal,
+            message: String::new(),
+            stopped_by,
+            ran_ms: 1_000,
+        }
+    }
+
+    fn ends(state: TaskState, terminating: Option<Terminating>, kind: OutcomeKind, by: Option<StoppedBy>) -> (TaskState, OutcomeKind) {
+        let (transition, outcome) = end(state, terminating, &report(kind, by), false);
+        assert!(transition.leaves(state), "{transition:?} must leave {state}");
+        (transition.to(), outcome.kind)
+    }
+
+    #[test]
+    fn the_end_says_who_ended_the_child() {
+        use OutcomeKind as K;
+        use TaskState::{Dispatched, Failed, Finished, Running, Terminated};
+        use super::Terminating as T;
+        let cases = [
+            (Running, None, K::Success, None, (Finished, K::Success)),
+            (Dispatched, None, K::Success, None, (Finished, K::Success)),
+            (Running, None, K::ExitCode, None, (Failed, K::ExitCode)),
+            (Running, None, K::Signal, None, (Failed, K::Signal)),
+            (Dispatched, None, K::StartFailed, None, (Failed, K::StartFailed)),
+            (Running, None, K::Signal, Some(StoppedBy::Timeout), (Failed, K::Timeout)),
+            // It trapped TERM and exited 0, but it was stopped all the same.
+            (Running, None, K::Success, Some(StoppedBy::Timeout), (Failed, K::Timeout)),
+            (Running, None, K::Signal, Some(StoppedBy::Fence), (Failed, K::Fenced)),
+            (Running, None, K::Signal, Some(StoppedBy::Drain), (Failed, K::RunnerStopped)),
+            (TaskState::Terminating, Some(T::User), K::Signal, Some(StoppedBy::Reset), (Terminated, K::Cancelled)),
+            (TaskState::Terminating, Some(T::User), K::Success, Some(StoppedBy::Reset), (Terminated, K::Cancelled)),
+            // It ended by itself before the kill: the cancel was too late.
+            (TaskState::Terminating, Some(T::User), K::Success, None, (Finished, K::Success)),
+            (TaskState::Terminating, Some(T::User), K::ExitCode, None, (Terminated, K::Cancelled)),
+            (TaskState::Terminating, Some(T::User), K::Signal, Some(StoppedBy::Timeout), (Terminated, K::Cancelled)),
+            (TaskState::Terminating, Some(T::Timeout), K::Signal, Some(StoppedBy::Reset), (Failed, K::Timeout)),
+            (TaskState::Terminating, Some(T::Superseded), K::Signal, Some(StoppedBy::Reset), (Terminated, K::Cancelled)),
+        ];
+        for (state, terminating, kind, by, expected) in cases {
+            assert_eq!(ends(state, terminating, kind, by), expected, "{state} {terminating:?} {kind} {by:?}");
+        }
+    }
+
+    #[test]
+    fn a_success_with_a_callback_waits_for_it() {
+        let (transition, _) = end(TaskState::Running, None, &report(OutcomeKind::Success, None), true);
+        assert_eq!(transition.to(), TaskState::Callback);
+    }
+
+    #[test]
+    fn the_stronger_reason_wins() {
+        assert!(Terminating::User > Terminating::Superseded && Terminating::Superseded > Terminating::Timeout);
+        for reason in [Terminating::User, Terminating::Superseded, Terminating::Timeout] {
+            assert_eq!(Terminating::parse(reason.name()), Some(reason));
+        }
+    }
+
+    #[test]
+    fn a_lost_runner_ends_a_cancelled_task_as_terminated_and_a_live_one_as_failed() {
+        assert_eq!(lost(TaskState::Running, None, 90_000).0.to(), TaskState::Failed);
+        assert_eq!(lost(TaskState::Dispatched, None, 90_000).1.kind, OutcomeKind::RunnerLost);
+        assert_eq!(lost(TaskState::Terminating, Some(Terminating::User), 90_000).0.to(), TaskState::Terminated);
+        assert_eq!(lost(TaskState::Terminating, Some(Terminating::Timeout), 90_000).1.kind, OutcomeKind::Timeout);
+    }
+}

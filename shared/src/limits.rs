@@ -1,0 +1,84 @@
+//! Every bound of the product, with its unit last in the name. Public interfaces state them.
+
+/// Elements of a command: program and arguments.
+pub const COMMAND_ELEMENTS_MAX: usize = 10_000;
+/// One argument; Linux refuses more than 128 KiB (`MAX_ARG_STRLEN`), its final NUL included.
+pub const ARGUMENT_BYTES_MAX: usize = 128 * 1024 - 1;
+/// All arguments and variables together; leaves room below the usual `ARG_MAX` of 2 MiB.
+pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
+/// Environment variables of one task.
+pub const ENV_VARS_MAX: usize = 1_000;
+/// Name of an environment variable.
+pub const ENV_NAME_BYTES_MAX: usize = 255;
+/// Name of a task.
+pub const NAME_CHARS_MAX: usize = 200;
+/// Queue, tag, label key, host name.
+pub const WORD_CHARS_MAX: usize = 63;
+/// Value of a label.
+pub const LABEL_VALUE_BYTES_MAX: usize = 127;
+/// Labels that one task may require.
+pub const REQUIRE_MAX: usize = 32;
+/// Labels that one runner may have.
+pub const LABELS_MAX: usize = 64;
+/// Queues that one runner may serve.
+pub const QUEUES_MAX: usize = 32;
+/// Tags of one task.
+pub const TAGS_MAX: usize = 32;
+/// Working directory and callback URL.
+pub const PATH_BYTES_MAX: usize = 4_096;
+/// Free-text reason of a change.
+pub const REASON_CHARS_MAX: usize = 500;
+/// Idempotency key.
+pub const KEY_CHARS_MAX: usize = 200;
+/// How long an idempotency key is remembered, ms (7 days).
+pub const KEY_KEEP_MS: i64 = 7 * 24 * 3_600_000;
+/// Highest priority; the lowest is 0.
+pub const PRIORITY_MAX: u32 = 9;
+/// Priority of a task that names none.
+pub const PRIORITY_DEFAULT: u32 = 5;
+/// Highest number of retries.
+pub const RETRIES_MAX: u32 = 100;
+/// Longest retry delay, timeout and start delay, ms (366 days).
+pub const DURATION_MS_MAX: u64 = 366 * 24 * 3_600_000;
+/// Shortest run timeout, ms.
+pub const TIMEOUT_MS_MIN: u64 = 1;
+/// How far in the past a start time may lie, ms; more is taken for a mistake.
+pub const RUN_AT_PAST_MS_MAX: i64 = 60_000;
+/// Items of one batch call.
+pub const BATCH_ITEMS_MAX: usize = 10_000;
+/// Ids of one Get or Watch.
+pub const GET_IDS_MAX: usize = 1_000;
+/// Tasks of one page.
+pub const PAGE_MAX: usize = 1_000;
+/// Tasks of one page when the caller names no number.
+pub const PAGE_DEFAULT: usize = 100;
+/// Live tasks that one Watch by filter follows.
+pub const WATCH_TASKS_MAX: usize = 10_000;
+/// Slots of one host.
+pub const SLOTS_MAX: u32 = 4_096;
+/// Results that one beat may carry.
+pub const RESULTS_PER_BEAT_MAX: usize = 16;
+/// Output that may ride on a beat with its result, both streams together.
+pub const OUTPUT_IN_BEAT_BYTES_MAX: usize = 16 * 1024;
+/// One piece of output.
+pub const OUTPUT_CHUNK_BYTES_MAX: usize = 256 * 1024;
+/// Pieces of output of one upload.
+pub const OUTPUT_CHUNKS_PER_UPLOAD_MAX: usize = 16;
+/// Stored output of one stream of one task.
+pub const OUTPUT_STREAM_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Longest time a beat may be parked, ms.
+pub const PARK_MS_MAX: u64 = 60_000;
+/// A heartbeat message (its results and their output included).
+pub const BEAT_BYTES_MAX: usize = 512 * 1024;
+/// A message of the task service.
+pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Redeliveries of a task whose RUN_NEW was not taken up.
+pub const REDELIVERIES_MAX: u32 = 3;
+/// Replacements of a task that never started through no fault of its command.
+pub const REPLACEMENTS_MAX: u32 = 3;
+/// Deliveries of one callback before it is given up.
+pub const CALLBACK_TRIES_MAX: u32 = 8;
+/// Calls under way at once on one connection.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 20_000;
+/// Free text that a runner reports about a failure.
+pub const MESSAGE_CHARS_MAX: usize = 1_000;

@@ -1,0 +1,70 @@
+//! What follows a failed task: a retry of the same chain, a replacement, or nothing.
+
+use crate::limits::REPLACEMENTS_MAX;
+use crate::task::OutcomeKind;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowUp {
+    Nothing,
+    /// A new task, `attempt + 1`, after the delay of the retry policy.
+    Retry,
+    /// A new task, same attempt, at once: nothing of the command ran.
+    Replace,
+}
+
+/// `attempt` counts from 1; `replacements` were used up in this chain so far.
+///
+/// The command's own failures are retried. A lost runner is not: nothing proves that the old child is
+/// dead, and two copies must not overlap. A task that never started is replaced elsewhere, which counts
+/// as neither.
+pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements: u32) -> FollowUp {
+    match kind {
+        OutcomeKind::ExitCode | OutcomeKind::Timeout | OutcomeKind::StartFailed | OutcomeKind::Signal => {
+            if attempt <= max_retries {
+                FollowUp::Retry
+            } else {
+                FollowUp::Nothing
+            }
+        }
+        OutcomeKind::NotStarted => {
+            if replacements < REPLACEMENTS_MAX {
+                FollowUp::Replace
+            } else {
+                FollowUp::Nothing
+            }
+        }
+        OutcomeKind::Success
+        | OutcomeKind::RunnerLost
+        | OutcomeKind::RunnerRestarted
+        | OutcomeKind::RunnerStopped
+        | OutcomeKind::Fenced
+        | OutcomeKind::Cancelled
+        | OutcomeKind::Skipped => FollowUp::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn max_retries_n_means_at_most_n_plus_one_attempts() {
+        assert_eq!(follow_up(OutcomeKind::ExitCode, 1, 0, 0), FollowUp::Nothing);
+        assert_eq!(follow_up(OutcomeKind::ExitCode, 1, 2, 0), FollowUp::Retry);
+        assert_eq!(follow_up(OutcomeKind::ExitCode, 2, 2, 0), FollowUp::Retry);
+        assert_eq!(follow_up(OutcomeKind::ExitCode, 3, 2, 0), FollowUp::Nothing);
+    }
+
+    #[test]
+    fn a_cancel_or_a_lost_runner_is_never_retried() {
+        for kind in [OutcomeKind::Cancelled, OutcomeKind::RunnerLost, OutcomeKind::RunnerRestarted, OutcomeKind::Success] {
+            assert_eq!(follow_up(kind, 1, 100, 0), FollowUp::Nothing, "{kind}");
+        }
+    }
+
+    #[test]
+    fn what_never_started_is_replaced_three_times_at_most() {
+        assert_eq!(follow_up(OutcomeKind::NotStarted, 1, 0, 2), FollowUp::Replace);
+        assert_eq!(follow_up(OutcomeKind::NotStarted, 1, 9, 3), FollowUp::Nothing);
+    }
+}

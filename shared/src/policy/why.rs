@@ -1,0 +1,124 @@
+//! Why a task waits, in one line for a person.
+
+use super::lane::{Labels, missing_labels, serves_queue};
+use crate::id::{RunnerId, Target};
+use crate::time::format_duration;
+
+/// One runner as the scheduler last saw it.
+#[derive(Clone, Debug)]
+pub struct RunnerView {
+    pub id: RunnerId,
+    pub queues: Vec<String>,
+    pub labels: Labels,
+    pub live: bool,
+    pub cordoned: bool,
+    /// The task it holds and since when, ms of the database's clock.
+    pub busy: Option<(i64, i64)>,
+}
+
+/// What the task asks for.
+#[derive(Clone, Debug)]
+pub struct Wanted<'a> {
+    pub queue: &'a str,
+    pub require: &'a Labels,
+    pub target: Option<&'a Target>,
+}
+
+/// Names the nearest blocker of a QUEUED task. Empty when a runner is idle and fits (it is being dispatched).
+pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> String {
+    let live: Vec<&RunnerView> = runners.iter().filter(|r| r.live).collect();
+    if let Some(target) = wanted.target {
+        if !runners.iter().any(|r| target.covers(&r.id)) {
+            return format!("no runner {target} is known");
+        }
+        if !live.iter().any(|r| target.covers(&r.id)) {
+            return format!("runner {target} is not live");
+        }
+    } else if live.is_empty() {
+        return if runners.is_empty() {
+            "no runner has joined yet".into()
+        } else {
+            "no runner is live".into()
+        };
+    }
+    let at_target: Vec<&RunnerView> = live.into_iter().filter(|r| wanted.target.is_none_or(|t| t.covers(&r.id))).collect();
+    let in_queue: Vec<&RunnerView> = at_target.into_iter().filter(|r| serves_queue(&r.queues, wanted.queue)).collect();
+    if in_queue.is_empty() {
+        return format!("no live runner serves queue {}", wanted.queue);
+    }
+    let fits: Vec<&&RunnerView> = in_queue.iter().filter(|r| missing_labels(&r.labels, wanted.require).is_empty()).collect();
+    if fits.is_empty() {
+        return format!("no live runner has {}", scarcest(&in_queue, wanted.require));
+    }
+    let open: Vec<&&&RunnerView> = fits.iter().filter(|r| !r.cordoned).collect();
+    if open.is_empty() {
+        return match fits.len() {
+            1 => format!("runner {} is cordoned", fits[0].id),
+            n => format!("all {n} fitting slots are cordoned"),
+        };
+    }
+    let busy: Vec<(i64, i64)> = open.iter().filter_map(|r| r.busy).collect();
+    if busy.len() < open.len() {
+        return String::new();
+    }
+    match busy.iter().min_by_key(|(_, since)| *since) {
+        Some((task, since)) => {
+            let longest = now_ms.saturating_sub(*since).max(0).unsigned_abs();
+            format!("{} of {} slots busy (longest: {task}, {})", busy.len(), open.len(), format_duration(longest))
+        }
+        None => String::new(),
+    }
+}
+
+/// The labels that the best-fitting runner lacks: the shortest list says most.
+fn scarcest(runners: &[&RunnerView], require: &Labels) -> String {
+    runners
+        .iter()
+        .map(|r| missing_labels(&r.labels, require))
+        .min_by_key(Vec::len)
+        .unwrap_or_default()
+        .join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runner(host: &str, labels: &[(&str, &str)]) -> RunnerView {
+        RunnerView {
+            id: RunnerId::new(host, 0),
+            queues: vec![],
+            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            live: true,
+            cordoned: false,
+            busy: None,
+        }
+    }
+
+    fn why(require: &[(&str, &str)], target: Option<&str>, runners: &[RunnerView]) -> String {
+        let require = require.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let target = target.map(|t| Target::parse(t, "runner").expect("valid"));
+        waiting_for(&Wanted { queue: "default", require: &require, target: target.as_ref() }, runners, 720_000)
+    }
+
+    #[test]
+    fn the_nearest_blocker_is_named() {
+        assert_eq!(why(&[], None, &[]), "no runner has joined yet");
+        let mut dead = runner("a", &[]);
+        dead.live = false;
+        assert_eq!(why(&[], None, &[dead.clone()]), "no runner is live");
+        assert_eq!(why(&[], Some("a"), &[dead]), "runner a is not live");
+        assert_eq!(why(&[], Some("b"), &[runner("a", &[])]), "no runner b is known");
+        assert_eq!(why(&[("gpu", "1")], None, &[runner("a", &[])]), "no live runner has gpu=1");
+        let mut elsewhere = runner("a", &[]);
+        elsewhere.queues = vec!["batch".into()];
+        assert_eq!(why(&[], None, &[elsewhere]), "no live runner serves queue default");
+        let mut cordoned = runner("a", &[]);
+        cordoned.cordoned = true;
+        assert_eq!(why(&[], None, &[cordoned]), "runner a/0 is cordoned");
+        let mut busy = runner("a", &[]);
+        busy.busy = Some((1830, 0));
+        assert_eq!(why(&[], None, &[busy.clone()]), "1 of 1 slots busy (longest: 1830, 12m00s)");
+        assert_eq!(why(&[], None, &[busy, runner("b", &[])]), "");
+    }
+}

@@ -1,0 +1,91 @@
+//! How a task ended: a kind, the exit code or the signal, and a sentence for a person.
+
+use std::fmt;
+
+macro_rules! kinds {
+    ($($variant:ident = $name:literal, $doc:literal;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum OutcomeKind { $(#[doc = $doc] $variant,)* }
+
+        impl OutcomeKind {
+            pub const ALL: &[OutcomeKind] = &[$(OutcomeKind::$variant,)*];
+
+            pub fn name(self) -> &'static str {
+                match self { $(OutcomeKind::$variant => $name,)* }
+            }
+
+            pub fn meaning(self) -> &'static str {
+                match self { $(OutcomeKind::$variant => $doc,)* }
+            }
+
+            pub fn parse(name: &str) -> Option<Self> {
+                match name { $($name => Some(OutcomeKind::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+kinds! {
+    Success = "success", "the child ended with exit code 0";
+    ExitCode = "exit_code", "the child ended with another exit code";
+    Signal = "signal", "the child was ended by a signal that systole did not send";
+    StartFailed = "start_failed", "the child could not be started";
+    Timeout = "timeout", "the run timeout was over and the child was ended";
+    RunnerLost = "runner_lost", "the runner was silent for too long; what became of the child is not known";
+    RunnerRestarted = "runner_restarted", "the runner came back without the child";
+    RunnerStopped = "runner_stopped", "the runner was shut down and ended the child";
+    Fenced = "fenced", "the runner was cut off from the schedulers and ended the child";
+    NotStarted = "not_started", "the runner never took the task up; nothing ran";
+    Cancelled = "cancelled", "ended by a cancel";
+    Skipped = "skipped", "dropped before it started";
+}
+
+impl fmt::Display for OutcomeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub kind: OutcomeKind,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub message: String,
+}
+
+impl Outcome {
+    pub fn new(kind: OutcomeKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            exit_code: None,
+            signal: None,
+            message: message.into(),
+        }
+    }
+}
+
+/// The name of a signal, for people: `SIGKILL`, or `signal 40` where it has none.
+pub fn signal_name(signal: i32) -> String {
+    const NAMES: [(i32, &str); 18] = [
+        (1, "SIGHUP"), (2, "SIGINT"), (3, "SIGQUIT"), (4, "SIGILL"), (5, "SIGTRAP"), (6, "SIGABRT"),
+        (7, "SIGBUS"), (8, "SIGFPE"), (9, "SIGKILL"), (10, "SIGUSR1"), (11, "SIGSEGV"), (12, "SIGUSR2"),
+        (13, "SIGPIPE"), (14, "SIGALRM"), (15, "SIGTERM"), (24, "SIGXCPU"), (25, "SIGXFSZ"), (31, "SIGSYS"),
+    ];
+    match NAMES.iter().find(|(number, _)| *number == signal) {
+        Some((_, name)) => (*name).to_owned(),
+        None => format!("signal {signal}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_round_trip() {
+        for &kind in OutcomeKind::ALL {
+            assert_eq!(OutcomeKind::parse(kind.name()), Some(kind));
+        }
+    }
+}

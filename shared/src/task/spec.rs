@@ -1,0 +1,372 @@
+//! What is to be run, and how: it never changes after the submission.
+
+use crate::error::Invalid;
+use crate::id::{Target, check_host};
+use crate::limits::*;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What to do when the task fails: retries are new tasks of the same chain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retry {
+    /// Retries after the first attempt.
+    pub max_retries: u32,
+    /// From the end of an attempt to the start of the next.
+    pub delay_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// Program and arguments, exactly as the child gets them.
+    pub command: Vec<String>,
+    /// A name for people; never empty once [`TaskSpec::with_defaults`] was applied.
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub queue: String,
+    /// Labels that the runner must have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub require: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Target>,
+    #[serde(default = "default_priority")]
+    pub priority: u32,
+    /// Not before this time, ms since the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_at_ms: Option<i64>,
+    /// Not before this long after the submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<u64>,
+    /// Longest run of one attempt, from process start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// Added to a clean environment, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<(String, String)>,
+    /// Absolute; without it a fresh directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callback_url: Option<String>,
+    #[serde(default)]
+    pub retry: Retry,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
+}
+
+fn default_priority() -> u32 {
+    PRIORITY_DEFAULT
+}
+
+impl Default for TaskSpec {
+    fn default() -> Self {
+        Self {
+            command: Vec::new(),
+            name: String::new(),
+            queue: "default".into(),
+            require: BTreeMap::new(),
+            tags: Vec::new(),
+            target: None,
+            priority: PRIORITY_DEFAULT,
+            run_at_ms: None,
+            delay_ms: None,
+            timeout_ms: None,
+            env: Vec::new(),
+            dir: None,
+            callback_url: None,
+            retry: Retry::default(),
+            job: None,
+        }
+    }
+}
+
+impl TaskSpec {
+    /// Fills what the submitter left open: the queue and a name made of the program's file name.
+    pub fn with_defaults(mut self) -> Self {
+        if self.queue.is_empty() {
+            self.queue = "default".into();
+        }
+        if self.name.is_empty() {
+            let program = self.command.first().map_or("", String::as_str);
+            let file = program.rsplit('/').find(|part| !part.is_empty()).unwrap_or(program);
+            let clean: String = file.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
+            self.name = if clean.is_empty() { "task".into() } else { clean };
+        }
+        self
+    }
+
+    /// Checks everything that can be checked without a database. `now_ms` is the scheduler's time.
+    pub fn validate(&self, now_ms: i64) -> Result<(), Invalid> {
+        self.validate_command()?;
+        self.validate_env()?;
+        check_text(&self.name, "name", NAME_CHARS_MAX)?;
+        check_word(&self.queue, "queue")?;
+        check_count(self.tags.len(), TAGS_MAX, "tags")?;
+        for (index, tag) in self.tags.iter().enumerate() {
+            check_word(tag, &format!("tags[{index}]"))?;
+        }
+        check_labels(&self.require, REQUIRE_MAX, "require")?;
+        if let Some(job) = &self.job {
+            check_word(job, "job")?;
+        }
+        if let Some(target) = &self.target {
+            check_host(&target.host, "runner")?;
+        }
+        if self.priority > PRIORITY_MAX {
+            return Err(Invalid::new(
+                "priority",
+                format!("{} is outside 0 to {PRIORITY_MAX} (higher first, {PRIORITY_DEFAULT} by default)", self.priority),
+            ));
+        }
+        self.validate_times(now_ms)?;
+        if let Some(dir) = &self.dir {
+            check_dir(dir)?;
+        }
+        if let Some(url) = &self.callback_url {
+            check_url(url)?;
+        }
+        if self.retry.max_retries > RETRIES_MAX {
+            return Err(Invalid::new(
+                "retry.max_retries",
+                format!("{} is more than {RETRIES_MAX}", self.retry.max_retries),
+            ));
+        }
+        check_duration(self.retry.delay_ms, "retry.delay_ms")
+    }
+
+    fn validate_command(&self) -> Result<(), Invalid> {
+        match self.command.first() {
+            None => return Err(Invalid::new("command", "is empty; give a program, such as -- echo hello")),
+            Some(program) if program.is_empty() => {
+                return Err(Invalid::new("command[0]", "the program is an empty text"));
+            }
+            Some(_) => {}
+        }
+        check_count(self.command.len(), COMMAND_ELEMENTS_MAX, "command")?;
+        for (index, argument) in self.command.iter().enumerate() {
+            if argument.contains('\0') {
+                return Err(Invalid::new(
+                    format!("command[{index}]"),
+                    "contains a NUL byte, which no program can be given; pass such data in a file",
+                ));
+            }
+            if argument.len() > ARGUMENT_BYTES_MAX {
+                return Err(Invalid::new(
+                    format!("command[{index}]"),
+                    format!("has {} bytes; Linux allows {ARGUMENT_BYTES_MAX} in one argument. Pass the data in a file", argument.len()),
+                ));
+            }
+        }
+        let total: usize = self.command.iter().map(|a| a.len() + 1).sum::<usize>()
+            + self.env.iter().map(|(n, v)| n.len() + v.len() + 2).sum::<usize>();
+        if total > COMMAND_BYTES_MAX {
+            return Err(Invalid::new(
+                "command",
+                format!("arguments and variables have {total} bytes together; at most {COMMAND_BYTES_MAX} are allowed. Pass the data in a file"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn validate_env(&self) -> Result<(), Invalid> {
+        check_count(self.env.len(), ENV_VARS_MAX, "env")?;
+        let mut names = std::collections::HashSet::new();
+        for (index, (name, value)) in self.env.iter().enumerate() {
+            let field = format!("env[{index}]");
+            if name.is_empty() || name.len() > ENV_NAME_BYTES_MAX || name.contains(['=', '\0']) {
+                return Err(Invalid::new(field, format!("{name:?} is no name of a variable (1 to {ENV_NAME_BYTES_MAX} bytes, no '=' and no NUL)")));
+            }
+            if name.starts_with("SYSTOLE_") {
+                return Err(Invalid::new(field, format!("{name} begins with SYSTOLE_, which is kept for what systole tells the child")));
+            }
+            if value.contains('\0') {
+                return Err(Invalid::new(field, format!("the value of {name} contains a NUL byte")));
+            }
+            if !names.insert(name) {
+                return Err(Invalid::new(field, format!("{name} is given twice")));
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_times(&self, now_ms: i64) -> Result<(), Invalid> {
+        if let Some(at) = self.run_at_ms {
+            if self.delay_ms.is_some() {
+                return Err(Invalid::new("delay_ms", "give a start time or a delay, not both"));
+            }
+            if at < now_ms - RUN_AT_PAST_MS_MAX {
+                return Err(Invalid::new(
+                    "run_at_ms",
+                    format!(
+                        "{} is in the past (now {}); leave it out to run at once",
+                        crate::time::format_utc(at),
+                        crate::time::format_utc(now_ms)
+                    ),
+                ));
+            }
+            let ahead = at.saturating_sub(now_ms).max(0).unsigned_abs();
+            if ahead > DURATION_MS_MAX {
+                return Err(Invalid::new("run_at_ms", "is more than 366 days ahead"));
+            }
+        }
+        check_duration(self.delay_ms.unwrap_or(0), "delay_ms")?;
+        match self.timeout_ms {
+            Some(ms) if ms < TIMEOUT_MS_MIN => Err(Invalid::new("timeout_ms", "must be at least 1 ms; leave it out for no limit")),
+            Some(ms) => check_duration(ms, "timeout_ms"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_duration(ms: u64, field: &str) -> Result<(), Invalid> {
+    if ms > DURATION_MS_MAX {
+        return Err(Invalid::new(field, format!("{ms} ms is longer than 366 days")));
+    }
+    Ok(())
+}
+
+fn check_count(count: usize, max: usize, field: &str) -> Result<(), Invalid> {
+    if count > max {
+        return Err(Invalid::new(field, format!("has {count} entries; at most {max} are allowed")));
+    }
+    Ok(())
+}
+
+/// A word of the product: 1 to 63 of `[a-z0-9._-]`.
+pub fn check_word(word: &str, field: &str) -> Result<(), Invalid> {
+    let ok = (1..=WORD_CHARS_MAX).contains(&word.len())
+        && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
+    if ok {
+        Ok(())
+    } else {
+        Err(Invalid::new(field, format!("{word:?} must be 1 to {WORD_CHARS_MAX} of lower-case letters, digits, '.', '_' and '-'")))
+    }
+}
+
+/// Free text: bounded, no control characters.
+pub fn check_text(text: &str, field: &str, chars_max: usize) -> Result<(), Invalid> {
+    if text.chars().count() > chars_max {
+        return Err(Invalid::new(field, format!("is longer than {chars_max} characters")));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Invalid::new(field, "contains a control character (such as a newline)"));
+    }
+    Ok(())
+}
+
+/// Labels of a runner or required by a task.
+pub fn check_labels(labels: &BTreeMap<String, String>, max: usize, field: &str) -> Result<(), Invalid> {
+    check_count(labels.len(), max, field)?;
+    for (key, value) in labels {
+        let key_ok = (1..=WORD_CHARS_MAX).contains(&key.len())
+            && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'/'));
+        if !key_ok {
+            return Err(Invalid::new(field, format!("label {key:?} must be 1 to {WORD_CHARS_MAX} of lower-case letters, digits, '.', '_', '-' and '/'")));
+        }
+        if value.len() > LABEL_VALUE_BYTES_MAX || value.chars().any(char::is_control) {
+            return Err(Invalid::new(field, format!("the value of label {key} must have at most {LABEL_VALUE_BYTES_MAX} bytes and no control characters")));
+        }
+    }
+    Ok(())
+}
+
+/// Parses `k=v` into a label; `field` is named in the error.
+pub fn parse_label(text: &str, field: &str) -> Result<(String, String), Invalid> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(Invalid::new(field, format!("{text:?} is no label; write KEY=VALUE, such as gpu=1"))),
+    }
+}
+
+fn check_dir(dir: &str) -> Result<(), Invalid> {
+    if !dir.starts_with('/') {
+        return Err(Invalid::new("dir", format!("{dir:?} is not absolute; it is a directory on the runner's host and starts with '/'")));
+    }
+    if dir.len() > PATH_BYTES_MAX || dir.contains('\0') {
+        return Err(Invalid::new("dir", format!("must have at most {PATH_BYTES_MAX} bytes and no NUL")));
+    }
+    Ok(())
+}
+
+fn check_url(url: &str) -> Result<(), Invalid> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    match rest {
+        None => Err(Invalid::new("callback_url", format!("{url:?} must begin with http:// or https://"))),
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => Err(Invalid::new("callback_url", "names no host")),
+        Some(rest) if rest.split('/').next().unwrap_or("").contains('@') => {
+            Err(Invalid::new("callback_url", "must not contain a user name or password; deliveries are signed instead"))
+        }
+        Some(_) if url.len() > PATH_BYTES_MAX || url.chars().any(|c| c.is_control() || c == ' ') => {
+            Err(Invalid::new("callback_url", format!("must have at most {PATH_BYTES_MAX} bytes, no blanks and no control characters")))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000_000;
+
+    fn spec(command: &[&str]) -> TaskSpec {
+        TaskSpec {
+            command: command.iter().map(|&c| c.to_owned()).collect(),
+            ..TaskSpec::default()
+        }
+    }
+
+    fn refused(change: impl FnOnce(&mut TaskSpec)) -> String {
+        let mut spec = spec(&["true"]);
+        change(&mut spec);
+        spec.validate(NOW).expect_err("must be refused").field
+    }
+
+    #[test]
+    fn a_plain_command_is_accepted_and_named_after_its_program() {
+        let spec = spec(&["/usr/bin/env", "a b", "c\nd", "日本", "\"'$"]).with_defaults();
+        assert_eq!(spec.validate(NOW), Ok(()));
+        assert_eq!((spec.name.as_str(), spec.queue.as_str()), ("env", "default"));
+    }
+
+    #[test]
+    fn every_refusal_names_its_field() {
+        assert_eq!(refused(|s| s.command.clear()), "command");
+        assert_eq!(refused(|s| s.command[0].clear()), "command[0]");
+        assert_eq!(refused(|s| s.command.push("a\0b".into())), "command[1]");
+        assert_eq!(refused(|s| s.command.push("x".repeat(3 * 1024 * 1024))), "command[1]");
+        assert_eq!(refused(|s| s.command.extend(vec!["x".repeat(100_000); 30])), "command");
+        assert_eq!(refused(|s| s.command = vec!["x".into(); 10_001]), "command");
+        assert_eq!(refused(|s| s.env.push(("A=B".into(), String::new()))), "env[0]");
+        assert_eq!(refused(|s| s.env.push(("A".into(), "\0".into()))), "env[0]");
+        assert_eq!(refused(|s| s.env.push(("SYSTOLE_X".into(), String::new()))), "env[0]");
+        assert_eq!(refused(|s| s.env = vec![("A".into(), String::new()); 2]), "env[1]");
+        assert_eq!(refused(|s| s.queue = "Not Ok".into()), "queue");
+        assert_eq!(refused(|s| s.tags.push("a b".into())), "tags[0]");
+        assert_eq!(refused(|s| s.name = "a\nb".into()), "name");
+        assert_eq!(refused(|s| s.priority = 10), "priority");
+        assert_eq!(refused(|s| s.run_at_ms = Some(NOW - 3_600_000)), "run_at_ms");
+        assert_eq!(refused(|s| s.run_at_ms = Some(i64::MAX)), "run_at_ms");
+        assert_eq!(refused(|s| { s.run_at_ms = Some(NOW); s.delay_ms = Some(1); }), "delay_ms");
+        assert_eq!(refused(|s| s.timeout_ms = Some(0)), "timeout_ms");
+        assert_eq!(refused(|s| s.timeout_ms = Some(u64::MAX)), "timeout_ms");
+        assert_eq!(refused(|s| s.dir = Some("relative".into())), "dir");
+        assert_eq!(refused(|s| s.callback_url = Some("ftp://x".into())), "callback_url");
+        assert_eq!(refused(|s| s.callback_url = Some("http://".into())), "callback_url");
+        assert_eq!(refused(|s| s.callback_url = Some("http://u:p@h/".into())), "callback_url");
+        assert_eq!(refused(|s| s.retry.max_retries = 101), "retry.max_retries");
+        assert_eq!(refused(|s| { s.require.insert("GPU".into(), "1".into()); }), "require");
+    }
+
+    #[test]
+    fn json_round_trips() {
+        let mut full = spec(&["sh", "-c", "x"]).with_defaults();
+        full.env.push(("A".into(), "line\nline".into()));
+        full.target = Some(Target { host: "db-01".into(), slot: Some(3) });
+        full.require.insert("gpu".into(), "1".into());
+        let text = serde_json::to_string(&full).expect("serialises");
+        assert_eq!(serde_json::from_str::<TaskSpec>(&text).expect("parses"), full);
+    }
+}

@@ -1,0 +1,149 @@
+//! Durations and times as people write and read them.
+
+use chrono::{DateTime, Local, NaiveTime, TimeZone, Utc};
+
+/// Parses a duration with units: `90s`, `1h30m`, `250ms`, `2d`. A bare number is refused, except `0`.
+/// Returns milliseconds.
+pub fn parse_duration(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    if text == "0" {
+        return Ok(0);
+    }
+    if text.is_empty() {
+        return Err("a duration is empty; write for example 90s, 5m or 1h30m".into());
+    }
+    if text.starts_with('-') {
+        return Err(format!("{text:?} is negative; a duration is zero or more, such as 90s"));
+    }
+    if text.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return Err(format!("{text:?} has no unit; write \"{text}s\" or \"{text}m\""));
+    }
+    let bad = || format!("{text:?} is not a duration; write for example 250ms, 90s, 5m, 1h30m or 2d");
+    let mut rest = text;
+    let mut total: u64 = 0;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let number: u64 = rest[..digits].parse().map_err(|_| bad())?;
+        rest = &rest[digits..];
+        let unit_len = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit = match &rest[..unit_len] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(bad()),
+        };
+        rest = &rest[unit_len..];
+        total = number
+            .checked_mul(unit)
+            .and_then(|ms| total.checked_add(ms))
+            .ok_or_else(|| format!("{text:?} is too long; the longest duration is 366d"))?;
+    }
+    Ok(total)
+}
+
+/// Writes milliseconds the way people say them: `0.01 s`, `12.4 s`, `11m06s`, `3h`, `2d04h`.
+pub fn format_duration(ms: u64) -> String {
+    let seconds = ms / 1_000;
+    match seconds {
+        0..=59 if ms < 1_000 => format!("{:.2} s", ms as f64 / 1_000.0),
+        0..=59 => format!("{:.1} s", ms as f64 / 1_000.0),
+        60..=3_599 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3_600..=86_399 => format!("{}h{:02}m", seconds / 3_600, seconds % 3_600 / 60),
+        _ => format!("{}d{:02}h", seconds / 86_400, seconds % 86_400 / 3_600),
+    }
+}
+
+/// Writes a duration so that [`parse_duration`] reads the same value: `1h30m`, `250ms`, `0`.
+pub fn exact_duration(ms: u64) -> String {
+    if ms == 0 {
+        return "0".into();
+    }
+    let mut rest = ms;
+    let mut text = String::new();
+    for (unit, size) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)] {
+        if rest >= size {
+            text.push_str(&format!("{}{unit}", rest / size));
+            rest %= size;
+        }
+    }
+    text
+}
+
+/// Parses a time: RFC 3339, `HH:MM` or `HH:MM:SS` today in this machine's zone, or `-2h` and `+30m`
+/// relative to `now_ms`. Returns milliseconds since the epoch.
+pub fn parse_time(text: &str, now_ms: i64) -> Result<i64, String> {
+    let text = text.trim();
+    let bad = || format!("{text:?} is not a time; write 2027-01-31T02:30:00+01:00, 02:30, -2h or +30m");
+    if let Some(back) = text.strip_prefix('-') {
+        let ms = parse_duration(back)?;
+        return now_ms.checked_sub_unsigned(ms).ok_or_else(bad);
+    }
+    if let Some(ahead) = text.strip_prefix('+') {
+        let ms = parse_duration(ahead)?;
+        return now_ms.checked_add_unsigned(ms).ok_or_else(bad);
+    }
+    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
+        return Ok(time.timestamp_millis());
+    }
+    let clock = NaiveTime::parse_from_str(text, "%H:%M")
+        .or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S"))
+        .map_err(|_| bad())?;
+    let today = Local.timestamp_millis_opt(now_ms).single().ok_or_else(bad)?.date_naive();
+    // A local time that does not exist (clock change) has no answer; say so instead of guessing.
+    Local
+        .from_local_datetime(&today.and_time(clock))
+        .earliest()
+        .map(|time| time.timestamp_millis())
+        .ok_or_else(|| format!("{text} does not exist today: the clocks change; write a full time with offset"))
+}
+
+/// RFC 3339 in UTC with milliseconds; empty for "not set".
+pub fn format_utc(ms: i64) -> String {
+    if ms == 0 {
+        return String::new();
+    }
+    match Utc.timestamp_millis_opt(ms).single() {
+        Some(time) => time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true),
+        None => ms.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_units_and_round_trip() {
+        for (text, ms) in [("0", 0), ("250ms", 250), ("90s", 90_000), ("1h30m", 5_400_000), ("2d", 172_800_000)] {
+            assert_eq!(parse_duration(text), Ok(ms), "{text}");
+            assert_eq!(parse_duration(&exact_duration(ms)), Ok(ms), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_durations_say_what_to_write() {
+        for text in ["", "12", "0.5", "-5s", "5x", "s", "5s3", "99999999999999999999s", "999999999999999d"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+        assert!(parse_duration("12").expect_err("no unit").contains("\"12s\""));
+    }
+
+    #[test]
+    fn times_are_absolute_or_relative() {
+        let now = 1_800_000_000_000;
+        assert_eq!(parse_time("-2h", now), Ok(now - 7_200_000));
+        assert_eq!(parse_time("+30m", now), Ok(now + 1_800_000));
+        assert_eq!(parse_time("2027-01-15T08:00:00Z", now), Ok(1_800_000_000_000));
+        assert!(parse_time("tomorrow", now).is_err());
+        assert!(parse_time("02:30", now).is_ok());
+    }
+
+    #[test]
+    fn people_read_short_durations() {
+        for (ms, text) in [(10, "0.01 s"), (12_400, "12.4 s"), (666_000, "11m06s"), (10_800_000, "3h00m"), (187_200_000, "2d04h")] {
+            assert_eq!(format_duration(ms), text);
+        }
+    }
+}
