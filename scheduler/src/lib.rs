@@ -1,3 +1,4 @@
 //! The scheduler: everything that decides. See `ARCHITECTURE.md` for the map.
 
 pub mod config;
+pub mod store;

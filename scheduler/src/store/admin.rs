@@ -1,0 +1,313 @@
+//! Changes by people and by time: cancel, cordon, admission of delayed tasks, retention.
+
+use super::db::{Class, Db, Tx, batch};
+use super::error::StoreError;
+use super::sql::Sql;
+use std::sync::Arc;
+use systole_shared::limits::KEY_KEEP_MS;
+use systole_shared::task::TaskState;
+
+static CANCEL_HELD: Sql = Sql::new(
+    "cancel_held",
+    "UPDATE task SET status = 9, terminating = 'user', cancelled_by = $2, cancel_reason = $3 \
+     WHERE status IN (3, 4, 9) AND (terminating IS NULL OR terminating <> 'user') \
+       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) RETURNING id, host, slot, start_no",
+);
+static CORDON: Sql = Sql::new(
+    "cordon",
+    "UPDATE runner SET cordoned = TRUE, cordoned_by = $3, cordon_reason = $4, cordoned_at_ms = {now} \
+     WHERE host = $1 AND ($2 = -1 OR slot = $2) AND NOT cordoned",
+);
+static UNCORDON: Sql = Sql::new(
+    "uncordon",
+    "UPDATE runner SET cordoned = FALSE, cordoned_by = NULL, cordon_reason = NULL, cordoned_at_ms = NULL \
+     WHERE host = $1 AND ($2 = -1 OR slot = $2) AND cordoned",
+);
+static RUNNERS_OF: Sql = Sql::new(
+    "runners_of",
+    "SELECT count(*) AS n FROM runner WHERE host = $1 AND ($2 = -1 OR slot = $2)",
+);
+static AUDIT: Sql = Sql::new(
+    "audit",
+    "INSERT INTO audit (at_ms, actor, action, subject, reason) VALUES ({now}, $1, $2, $3, $4)",
+);
+static ADMIT: Sql = Sql::new(
+    "admit",
+    "UPDATE task SET status = 2, eligible_at_ms = {now} WHERE status = 1 AND id IN ( \
+       SELECT id FROM task WHERE status = 1 AND run_at_ms <= {now} ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
+     RETURNING id, lane_id, target_host",
+);
+static NEXT_DUE: Sql = Sql::new(
+    "next_due",
+    "SELECT min(run_at_ms) - {now} AS n FROM task WHERE status = 1",
+);
+static LANES_WITH_WORK: Sql = Sql::new(
+    "lanes_with_work",
+    "SELECT id FROM lane WHERE EXISTS (SELECT 1 FROM task WHERE task.status = 2 AND task.target_host IS NULL AND task.lane_id = lane.id)",
+);
+static TARGETS_WITH_WORK: Sql = Sql::new(
+    "targets_with_work",
+    "SELECT DISTINCT target_host AS host FROM task WHERE status = 2 AND target_host IS NOT NULL LIMIT 10000",
+);
+static OLD_TASKS: Sql = Sql::new(
+    "old_tasks",
+    "SELECT t.id, t.status, t.created_at_ms, t.ended_at_ms, {now} AS now_ms, c.status AS callback FROM task AS t \
+     LEFT JOIN callback AS c ON c.task_id = t.id WHERE t.id > $1 ORDER BY t.id LIMIT $2",
+);
+static DELETE_CHUNKS: Sql = Sql::new(
+    "delete_chunks",
+    "DELETE FROM output_chunk WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+static DELETE_OUTPUT: Sql = Sql::new(
+    "delete_output",
+    "DELETE FROM output WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+static DELETE_TAGS: Sql = Sql::new(
+    "delete_tags",
+    "DELETE FROM task_tag WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+static DELETE_CALLBACKS: Sql = Sql::new(
+    "delete_callbacks",
+    "DELETE FROM callback WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+static DELETE_TASKS: Sql = Sql::new(
+    "delete_tasks",
+    "DELETE FROM task WHERE status IN (6, 7, 8, 10) AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+/// Dropped output keeps its row: the length of the stream stays known.
+static OLDEST_OUTPUT: Sql = Sql::new(
+    "oldest_output",
+    "SELECT o.task_id AS id, CAST(sum(o.stored_bytes) AS BIGINT) AS bytes FROM output AS o JOIN task AS t ON t.id = o.task_id \
+     WHERE o.stored_bytes > 0 AND t.status IN (6, 7, 8, 10) GROUP BY o.task_id ORDER BY o.task_id LIMIT $1",
+);
+static EMPTY_OUTPUT: Sql = Sql::new(
+    "empty_output",
+    "UPDATE output SET total_bytes = COALESCE(total_bytes, stored_bytes), stored_bytes = 0 \
+     WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+static DELETE_KEYS: Sql = Sql::new(
+    "delete_keys",
+    "DELETE FROM submission WHERE key IN (SELECT key FROM submission WHERE created_at_ms < {now} - $1 \
+       OR (created_at_ms < {now} - 3600000 AND key LIKE 'batch:%') ORDER BY created_at_ms LIMIT 5000)",
+);
+
+pub static STATEMENTS: &[&Sql] = &[
+    &CANCEL_HELD, &CORDON, &UNCORDON, &RUNNERS_OF, &AUDIT, &ADMIT, &NEXT_DUE, &LANES_WITH_WORK, &TARGETS_WITH_WORK, &OLD_TASKS,
+    &DELETE_CHUNKS, &DELETE_OUTPUT, &DELETE_TAGS, &DELETE_CALLBACKS, &DELETE_TASKS, &OLDEST_OUTPUT, &EMPTY_OUTPUT, &DELETE_KEYS,
+];
+
+/// A task whose runner must be told.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct Held {
+    pub id: i64,
+    pub host: String,
+    pub slot: i64,
+    pub start_no: i64,
+}
+
+/// DISPATCHED, RUNNING and TERMINATING(weaker reason) → TERMINATING(user). Returns those that changed.
+pub async fn cancel_held(tx: &mut Tx, ids: &[i64], by: &str, reason: Option<String>) -> Result<Vec<Held>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    tx.all(&CANCEL_HELD, vec![batch(ids)?, by.into(), reason.into()]).await
+}
+
+/// Who did what to which part of the fleet.
+pub async fn audit(tx: &mut Tx, actor: &str, action: &str, subject: &str, reason: &str) -> Result<(), StoreError> {
+    tx.exec(&AUDIT, vec![actor.into(), action.into(), subject.into(), reason.into()])
+        .await
+        .map(drop)
+}
+
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct Admitted {
+    pub id: i64,
+    pub lane_id: i64,
+    pub target_host: Option<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct Number {
+    n: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct OnlyId {
+    id: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct OnlyHost {
+    host: String,
+}
+
+#[derive(sqlx::FromRow)]
+struct OldTask {
+    id: i64,
+    status: i16,
+    created_at_ms: i64,
+    ended_at_ms: Option<i64>,
+    now_ms: i64,
+    callback: Option<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct OutputSize {
+    id: i64,
+    bytes: i64,
+}
+
+/// What one step of the clean-up did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cleaned {
+    pub deleted: u64,
+    /// Go on from this id; `None`: nothing older is left.
+    pub cursor: Option<i64>,
+}
+
+impl Db {
+    /// Changed slots; `None` when no such runner is known.
+    pub async fn set_cordon(&self, host: String, slot: Option<u32>, on: bool, by: String, reason: String) -> Result<Option<u64>, StoreError> {
+        self.write("cordon", Class::Api, move |tx| {
+            let (host, by, reason) = (host.clone(), by.clone(), reason.clone());
+            Box::pin(async move {
+                let number = slot.map_or(-1, i64::from);
+                let known: Number = tx.one(&RUNNERS_OF, vec![host.as_str().into(), number.into()]).await?;
+                if known.n.unwrap_or(0) == 0 {
+                    return Ok(None);
+                }
+                let changed = if on {
+                    let args = vec![host.as_str().into(), number.into(), by.as_str().into(), reason.as_str().into()];
+                    tx.exec(&CORDON, args).await?
+                } else {
+                    tx.exec(&UNCORDON, vec![host.as_str().into(), number.into()]).await?
+                };
+                if changed > 0 {
+                    let subject = slot.map_or_else(|| host.clone(), |slot| format!("{host}/{slot}"));
+                    audit(tx, &by, if on { "cordon" } else { "uncordon" }, &subject, &reason).await?;
+                }
+                Ok(Some(changed))
+            })
+        })
+        .await
+    }
+
+    /// Delayed tasks whose time has come become QUEUED, a bounded number. Also: ms until the next is due.
+    pub async fn admit(&self) -> Result<(Vec<Admitted>, Option<i64>), StoreError> {
+        self.write("admit", Class::Api, |tx| {
+            Box::pin(async move {
+                let due: Number = tx.one(&NEXT_DUE, vec![]).await?;
+                if due.n.is_none_or(|n| n > 0) {
+                    return Ok((Vec::new(), due.n));
+                }
+                let admitted: Vec<Admitted> = tx.all(&ADMIT, vec![]).await?;
+                let next: Number = tx.one(&NEXT_DUE, vec![]).await?;
+                Ok((admitted, next.n))
+            })
+        })
+        .await
+    }
+
+    /// ms until the next delayed task is due, without a write.
+    pub async fn next_due(&self) -> Result<Option<i64>, StoreError> {
+        let row: Number = self
+            .read("next_due", |tx| Box::pin(async move { tx.one(&NEXT_DUE, vec![]).await }))
+            .await?;
+        Ok(row.n)
+    }
+
+    /// Lanes and target hosts with QUEUED tasks, from the beginning of their ranges.
+    pub async fn work(&self) -> Result<(Vec<i64>, Vec<String>), StoreError> {
+        self.read("work", |tx| {
+            Box::pin(async move {
+                let lanes: Vec<OnlyId> = tx.all(&LANES_WITH_WORK, vec![]).await?;
+                let targets: Vec<OnlyHost> = tx.all(&TARGETS_WITH_WORK, vec![]).await?;
+                Ok((
+                    lanes.into_iter().map(|row| row.id).collect(),
+                    targets.into_iter().map(|row| row.host).collect(),
+                ))
+            })
+        })
+        .await
+    }
+
+    /// One bounded step: deletes ended tasks among the next 500 after `cursor` that ended before `keep_ms` ago.
+    /// Ids rise with creation, so the walk stops at the first task that is too young to have expired.
+    pub async fn clean_tasks(&self, cursor: i64, keep_ms: i64) -> Result<Cleaned, StoreError> {
+        const STEP: i64 = 500;
+        let rows: Vec<OldTask> = self
+            .read("old_tasks", move |tx| {
+                Box::pin(async move { tx.all(&OLD_TASKS, vec![cursor.into(), STEP.into()]).await })
+            })
+            .await?;
+        let full = i64::try_from(rows.len()).unwrap_or(0) == STEP;
+        let last = rows.last().map(|row| row.id);
+        let young = rows.last().is_none_or(|row| row.created_at_ms > row.now_ms - keep_ms);
+        let expired: Vec<i64> = rows
+            .iter()
+            .filter(|row| TaskState::from_number(row.status).is_some_and(TaskState::is_terminal))
+            .filter(|row| row.ended_at_ms.is_some_and(|ended| ended < row.now_ms - keep_ms))
+            .filter(|row| row.callback.as_deref() != Some("pending"))
+            .map(|row| row.id)
+            .collect();
+        let deleted = expired.len() as u64;
+        self.delete_tasks(expired).await?;
+        Ok(Cleaned {
+            deleted,
+            cursor: if full && !young { last } else { None },
+        })
+    }
+
+    async fn delete_tasks(&self, ids: Vec<i64>) -> Result<(), StoreError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let ids = Arc::new(ids);
+        self.write("delete_tasks", Class::Api, move |tx| {
+            let ids = Arc::clone(&ids);
+            Box::pin(async move {
+                let ids = batch(&ids)?;
+                for sql in [&DELETE_CHUNKS, &DELETE_OUTPUT, &DELETE_TAGS, &DELETE_CALLBACKS, &DELETE_TASKS] {
+                    tx.exec(sql, vec![ids.clone()]).await?;
+                }
+                Ok(())
+            })
+        })
+        .await
+    }
+
+    /// Drops the stored output of the oldest ended tasks, at least `excess` bytes if there are, in a bounded
+    /// step. Returns what was freed.
+    pub async fn drop_oldest_output(&self, excess: u64) -> Result<u64, StoreError> {
+        self.write("drop_output", Class::Api, move |tx| {
+            Box::pin(async move {
+                let rows: Vec<OutputSize> = tx.all(&OLDEST_OUTPUT, vec![200.into()]).await?;
+                let mut freed = 0;
+                let mut ids = Vec::new();
+                for row in rows {
+                    if freed >= excess {
+                        break;
+                    }
+                    freed += u64::try_from(row.bytes).unwrap_or(0);
+                    ids.push(row.id);
+                }
+                if !ids.is_empty() {
+                    let ids = batch(&ids)?;
+                    tx.exec(&DELETE_CHUNKS, vec![ids.clone()]).await?;
+                    tx.exec(&EMPTY_OUTPUT, vec![ids]).await?;
+                }
+                Ok(freed)
+            })
+        })
+        .await
+    }
+
+    /// Forgets idempotency keys that are old enough.
+    pub async fn clean_keys(&self) -> Result<u64, StoreError> {
+        self.write("clean_keys", Class::Api, |tx| {
+            Box::pin(async move { tx.exec(&DELETE_KEYS, vec![KEY_KEEP_MS.into()]).await })
+        })
+        .await
+    }
+}

@@ -1,0 +1,403 @@
+//! Runner rows: who holds a host, and the one write that makes a beat act.
+
+use super::db::{Class, Db, Tx, batch};
+use super::error::StoreError;
+use super::sql::Sql;
+use serde::Serialize;
+use std::sync::Arc;
+use systole_shared::heartbeat::identity::{Holder, Identity, identify};
+
+static LOCK_RUNNERS: Sql = Sql::new(
+    "lock_runners",
+    "SELECT r.host, r.slot, r.instance_id, r.start_no, r.seq, r.task_id, r.held_boot, r.redeliveries, r.cordoned, r.leaving \
+     FROM runner AS r JOIN {each:$1} ON r.host = e.value->>'host' AND r.slot = CAST(e.value->>'slot' AS BIGINT) \
+     ORDER BY r.host, r.slot {for_update_of:r}",
+);
+/// The write that wins the row: a beat acts only with the start_no of the row and a higher seq.
+static WIN_RUNNERS: Sql = Sql::new(
+    "win_runners",
+    "UPDATE runner SET seq = x.seq, seen_ms = {now}, leaving = x.leaving, task_id = x.task_id, held_boot = x.held_boot, \
+       redeliveries = x.redeliveries \
+     FROM (SELECT e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
+       CAST(e.value->>'start_no' AS BIGINT) AS start_no, CAST(e.value->>'seq' AS BIGINT) AS seq, \
+       CAST(e.value->>'leaving' AS BIGINT) = 1 AS leaving, CAST(e.value->>'task_id' AS BIGINT) AS task_id, \
+       e.value->>'held_boot' AS held_boot, CAST(e.value->>'redeliveries' AS BIGINT) AS redeliveries FROM {each:$1}) AS x \
+     WHERE runner.host = x.host AND runner.slot = x.slot AND runner.start_no = x.start_no AND runner.seq < x.seq",
+);
+/// A claim for a parked beat: wins the row as that beat left it.
+static GIVE_RUNNERS: Sql = Sql::new(
+    "give_runners",
+    "UPDATE runner SET task_id = x.task_id, held_boot = x.held_boot, redeliveries = 0 \
+     FROM (SELECT e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
+       CAST(e.value->>'start_no' AS BIGINT) AS start_no, CAST(e.value->>'seq' AS BIGINT) AS seq, \
+       CAST(e.value->>'task_id' AS BIGINT) AS task_id, e.value->>'held_boot' AS held_boot FROM {each:$1}) AS x \
+     WHERE runner.host = x.host AND runner.slot = x.slot AND runner.start_no = x.start_no AND runner.seq = x.seq \
+       AND runner.task_id IS NULL AND NOT runner.cordoned AND NOT runner.leaving",
+);
+static FREE_RUNNER: Sql = Sql::new(
+    "free_runner",
+    "UPDATE runner SET task_id = NULL, held_boot = NULL, redeliveries = 0 WHERE host = $1 AND slot = $2 AND task_id = $3",
+);
+static START_TASKS: Sql = Sql::new(
+    "start_tasks",
+    "UPDATE task SET status = 4, started_at_ms = {now} WHERE status = 3 \
+       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) RETURNING id",
+);
+static TIME_OUT_TASKS: Sql = Sql::new(
+    "time_out_tasks",
+    "UPDATE task SET status = 9, terminating = 'timeout' WHERE status = 4 \
+       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+static LATE_RESULT: Sql = Sql::new(
+    "late_result",
+    "UPDATE task SET late_result = $2 WHERE id = $1 AND status IN (7, 10) AND late_result IS NULL \
+       AND outcome_kind IN ('runner_lost', 'runner_restarted', 'cancelled', 'timeout', 'not_started')",
+);
+static LOCK_HOST: Sql = Sql::new(
+    "lock_host",
+    "SELECT instance_id, start_no, left_at_ms FROM host WHERE host = $1 {for_update}",
+);
+static HOST_SILENCE: Sql = Sql::new(
+    "host_silence",
+    "SELECT COALESCE({now} - max(seen_ms), 0) AS silent_ms FROM runner WHERE host = $1",
+);
+static PUT_HOST: Sql = Sql::new(
+    "put_host",
+    "INSERT INTO host (host, instance_id, start_no, slots, queues, labels, version, facts, boot_id, clock_skew_ms, registered_at_ms) \
+     SELECT e.value->>'host', e.value->>'instance_id', CAST(e.value->>'start_no' AS BIGINT), CAST(e.value->>'slots' AS BIGINT), \
+       e.value->>'queues', e.value->>'labels', e.value->>'version', e.value->>'facts', e.value->>'boot_id', \
+       CASE WHEN CAST(e.value->>'sent_at_ms' AS BIGINT) = 0 THEN 0 ELSE CAST(e.value->>'sent_at_ms' AS BIGINT) - {now} END, {now} \
+     FROM {each:$1} WHERE TRUE \
+     ON CONFLICT (host) DO UPDATE SET instance_id = excluded.instance_id, start_no = excluded.start_no, slots = excluded.slots, \
+       queues = excluded.queues, labels = excluded.labels, version = excluded.version, facts = excluded.facts, \
+       boot_id = excluded.boot_id, clock_skew_ms = excluded.clock_skew_ms, registered_at_ms = excluded.registered_at_ms, left_at_ms = NULL",
+);
+static ORPHAN_TASKS: Sql = Sql::new(
+    "orphan_tasks",
+    "UPDATE task SET orphaned_at_ms = {now} WHERE status IN (3, 4, 9) \
+       AND id IN (SELECT task_id FROM runner WHERE host = $1 AND task_id IS NOT NULL)",
+);
+static TAKE_RUNNERS: Sql = Sql::new(
+    "take_runners",
+    "UPDATE runner SET instance_id = $2, start_no = $3, seq = 0, leaving = FALSE WHERE host = $1",
+);
+static FREE_RUNNERS: Sql = Sql::new(
+    "free_runners",
+    "UPDATE runner SET task_id = NULL, held_boot = NULL, redeliveries = 0 WHERE host = $1",
+);
+/// Slots that the new process does not offer go, unless they hold a task or were cordoned by hand.
+static DROP_SURPLUS: Sql = Sql::new(
+    "drop_surplus",
+    "DELETE FROM runner WHERE host = $1 AND slot >= $2 AND slot <> $3 AND task_id IS NULL AND NOT cordoned",
+);
+static PUT_RUNNERS: Sql = Sql::new(
+    "put_runners",
+    "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms) \
+     SELECT $1, CAST(e.value AS BIGINT), $2, $3, 0, {now} FROM {each:$4} WHERE TRUE ON CONFLICT DO NOTHING",
+);
+static HOSTS_LEFT: Sql = Sql::new(
+    "hosts_left",
+    "UPDATE host SET left_at_ms = {now} WHERE left_at_ms IS NULL AND host IN (SELECT e.value->>'host' FROM {each:$1}) \
+       AND NOT EXISTS (SELECT 1 FROM runner WHERE runner.host = host.host AND NOT (runner.leaving AND runner.task_id IS NULL))",
+);
+static RUNNERS_SEEN: Sql = Sql::new(
+    "runners_seen",
+    "SELECT r.host, r.slot, r.start_no, r.seq, {now} - r.seen_ms AS age_ms, r.task_id, r.leaving FROM runner AS r",
+);
+static LOCK_RUNNER_AS_SEEN: Sql = Sql::new(
+    "lock_runner_as_seen",
+    "SELECT task_id AS id FROM runner WHERE host = $1 AND slot = $2 AND start_no = $3 AND seq = $4 AND task_id IS NOT NULL {for_update}",
+);
+static ORPHANS: Sql = Sql::new(
+    "orphans",
+    "SELECT id, {now} - orphaned_at_ms AS age_ms FROM task WHERE orphaned_at_ms IS NOT NULL AND status IN (3, 4, 9) LIMIT 10000",
+);
+static TERMINATING_TASKS: Sql = Sql::new(
+    "terminating_tasks",
+    "SELECT id, host, slot, start_no FROM task WHERE status = 9 LIMIT 10000",
+);
+static FORGET_HOSTS: Sql = Sql::new(
+    "forget_hosts",
+    "DELETE FROM host WHERE NOT EXISTS (SELECT 1 FROM runner WHERE runner.host = host.host)",
+);
+static FORGET_RUNNERS: Sql = Sql::new(
+    "forget_runners",
+    "DELETE FROM runner WHERE seen_ms < {now} - $1 AND task_id IS NULL AND NOT cordoned",
+);
+
+pub static STATEMENTS: &[&Sql] = &[
+    &LOCK_RUNNERS, &WIN_RUNNERS, &GIVE_RUNNERS, &FREE_RUNNER, &START_TASKS, &TIME_OUT_TASKS, &LATE_RESULT, &LOCK_HOST,
+    &HOST_SILENCE, &PUT_HOST, &ORPHAN_TASKS, &TAKE_RUNNERS, &FREE_RUNNERS, &DROP_SURPLUS, &PUT_RUNNERS, &HOSTS_LEFT,
+    &RUNNERS_SEEN, &LOCK_RUNNER_AS_SEEN, &ORPHANS, &TERMINATING_TASKS, &FORGET_HOSTS, &FORGET_RUNNERS,
+];
+
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct RunnerRow {
+    pub host: String,
+    pub slot: i64,
+    pub instance_id: String,
+    pub start_no: i64,
+    pub seq: i64,
+    pub task_id: Option<i64>,
+    pub held_boot: Option<String>,
+    pub redeliveries: i64,
+    pub cordoned: bool,
+    pub leaving: bool,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct RunnerKey {
+    pub host: String,
+    pub slot: i64,
+}
+
+/// What a beat leaves in its runner row.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunnerWrite {
+    pub host: String,
+    pub slot: i64,
+    pub start_no: i64,
+    pub seq: i64,
+    /// 0 or 1: JSON booleans are read differently by the two databases.
+    pub leaving: i64,
+    pub task_id: Option<i64>,
+    pub held_boot: Option<String>,
+    pub redeliveries: i64,
+}
+
+/// Reads and locks runner rows, ordered by host and slot.
+pub async fn lock_runners(tx: &mut Tx, keys: &[RunnerKey]) -> Result<Vec<RunnerRow>, StoreError> {
+    tx.all(&LOCK_RUNNERS, vec![batch(keys)?]).await
+}
+
+/// The number of rows must be that of the writes: the caller holds their locks.
+pub async fn win_runners(tx: &mut Tx, writes: &[RunnerWrite]) -> Result<(), StoreError> {
+    if writes.is_empty() {
+        return Ok(());
+    }
+    let won = tx.exec(&WIN_RUNNERS, vec![batch(writes)?]).await?;
+    expect_rows("win_runners", won, writes.len())
+}
+
+/// As [`win_runners`], for claims of parked beats.
+pub async fn give_runners(tx: &mut Tx, writes: &[RunnerWrite]) -> Result<(), StoreError> {
+    if writes.is_empty() {
+        return Ok(());
+    }
+    let given = tx.exec(&GIVE_RUNNERS, vec![batch(writes)?]).await?;
+    expect_rows("give_runners", given, writes.len())
+}
+
+fn expect_rows(name: &str, changed: u64, expected: usize) -> Result<(), StoreError> {
+    if u64::try_from(expected) == Ok(changed) {
+        Ok(())
+    } else {
+        Err(StoreError::Collision(format!("{name}: {changed} of {expected} rows")))
+    }
+}
+
+#[derive(sqlx::FromRow)]
+struct OnlyId {
+    id: i64,
+}
+
+/// DISPATCHED → RUNNING. Returns those that were.
+pub async fn start_tasks(tx: &mut Tx, ids: &[i64]) -> Result<Vec<i64>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<OnlyId> = tx.all(&START_TASKS, vec![batch(ids)?]).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
+/// RUNNING → TERMINATING(timeout), for tasks whose runner did not end them in time.
+pub async fn time_out_tasks(tx: &mut Tx, ids: &[i64]) -> Result<(), StoreError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    tx.exec(&TIME_OUT_TASKS, vec![batch(ids)?]).await.map(drop)
+}
+
+/// Keeps a true result that arrived after the verdict. State and outcome stay.
+pub async fn keep_late_result(tx: &mut Tx, id: i64, result: String) -> Result<(), StoreError> {
+    tx.exec(&LATE_RESULT, vec![id.into(), result.into()]).await.map(drop)
+}
+
+/// Takes the task out of a runner row whose task was ended by somebody else.
+pub async fn free_runner(tx: &mut Tx, host: &str, slot: i64, task_id: i64) -> Result<(), StoreError> {
+    tx.exec(&FREE_RUNNER, vec![host.into(), slot.into(), task_id.into()])
+        .await
+        .map(drop)
+}
+
+/// Marks hosts as left whose slots have all said goodbye.
+pub async fn mark_left(tx: &mut Tx, hosts: &[RunnerKey]) -> Result<(), StoreError> {
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    tx.exec(&HOSTS_LEFT, vec![batch(hosts)?]).await.map(drop)
+}
+
+/// The first beat of a process, or of a slot.
+#[derive(Clone, Debug, Serialize)]
+pub struct Registration {
+    pub host: String,
+    pub slot: i64,
+    pub instance_id: String,
+    pub start_no: i64,
+    pub slots: i64,
+    /// JSON texts.
+    pub queues: String,
+    pub labels: String,
+    pub version: String,
+    pub facts: String,
+    pub boot_id: String,
+    pub sent_at_ms: i64,
+    #[serde(skip)]
+    pub beat_ms: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct HostRow {
+    instance_id: String,
+    start_no: i64,
+    left_at_ms: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
+struct Silence {
+    silent_ms: i64,
+}
+
+/// A runner as the reaper reads it.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct SeenRow {
+    pub host: String,
+    pub slot: i64,
+    pub start_no: i64,
+    pub seq: i64,
+    pub age_ms: i64,
+    pub task_id: Option<i64>,
+    pub leaving: bool,
+}
+
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct OrphanRow {
+    pub id: i64,
+    pub age_ms: i64,
+}
+
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct TerminatingRow {
+    pub id: i64,
+    pub host: String,
+    pub slot: i64,
+    pub start_no: i64,
+}
+
+impl Db {
+    /// Decides who holds the host, and writes it. All slots change hands at once.
+    pub async fn register(&self, registration: Arc<Registration>) -> Result<Identity, StoreError> {
+        self.write("register", Class::Beats, move |tx| {
+            let registration = Arc::clone(&registration);
+            Box::pin(async move { register(tx, &registration).await })
+        })
+        .await
+    }
+
+    pub async fn runners_seen(&self) -> Result<Vec<SeenRow>, StoreError> {
+        self.read("reaper", |tx| Box::pin(async move { tx.all(&RUNNERS_SEEN, vec![]).await }))
+            .await
+    }
+
+    pub async fn orphans(&self) -> Result<Vec<OrphanRow>, StoreError> {
+        self.read("reaper", |tx| Box::pin(async move { tx.all(&ORPHANS, vec![]).await }))
+            .await
+    }
+
+    /// Tasks whose runners must be told to end them.
+    pub async fn terminating_tasks(&self) -> Result<Vec<TerminatingRow>, StoreError> {
+        self.read("terminating", |tx| Box::pin(async move { tx.all(&TERMINATING_TASKS, vec![]).await }))
+            .await
+    }
+
+    /// Deletes the rows of hosts that were not seen for long and hold nothing.
+    pub async fn forget_hosts(&self, unseen_ms: i64) -> Result<u64, StoreError> {
+        self.write("forget_hosts", Class::Api, move |tx| {
+            Box::pin(async move {
+                let gone = tx.exec(&FORGET_RUNNERS, vec![unseen_ms.into()]).await?;
+                if gone > 0 {
+                    tx.exec(&FORGET_HOSTS, vec![]).await?;
+                }
+                Ok(gone)
+            })
+        })
+        .await
+    }
+}
+
+/// The task of a runner row that is still as the reaper saw it; locks the row.
+pub async fn lock_as_seen(tx: &mut Tx, host: &str, slot: i64, start_no: i64, seq: i64) -> Result<Option<i64>, StoreError> {
+    let row: Option<OnlyId> = tx
+        .opt(
+            &LOCK_RUNNER_AS_SEEN,
+            vec![host.into(), slot.into(), start_no.into(), seq.into()],
+        )
+        .await?;
+    Ok(row.map(|row| row.id))
+}
+
+async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreError> {
+    let row: Option<HostRow> = tx.opt(&LOCK_HOST, vec![new.host.as_str().into()]).await?;
+    let silence: Silence = tx.one(&HOST_SILENCE, vec![new.host.as_str().into()]).await?;
+    let holder = row.map(|row| Holder {
+        instance_id: row.instance_id,
+        start_no: row.start_no,
+        left: row.left_at_ms.is_some(),
+        silent_ms: silence.silent_ms,
+    });
+    let identity = identify(holder.as_ref(), &new.instance_id, new.start_no, new.beat_ms);
+    match identity {
+        Identity::Old | Identity::Taken => return Ok(identity),
+        Identity::Holder => {}
+        Identity::New => {
+            tx.exec(&PUT_HOST, vec![batch(&[new])?]).await?;
+        }
+        Identity::Restart | Identity::Successor => {
+            tx.exec(&PUT_HOST, vec![batch(&[new])?]).await?;
+            if identity == Identity::Successor {
+                tx.exec(&ORPHAN_TASKS, vec![new.host.as_str().into()]).await?;
+                tx.exec(&FREE_RUNNERS, vec![new.host.as_str().into()]).await?;
+            }
+            tx.exec(
+                &TAKE_RUNNERS,
+                vec![new.host.as_str().into(), new.instance_id.as_str().into(), new.start_no.into()],
+            )
+            .await?;
+            tx.exec(
+                &DROP_SURPLUS,
+                vec![new.host.as_str().into(), new.slots.into(), new.slot.into()],
+            )
+            .await?;
+        }
+    }
+    let mut slots: Vec<i64> = if identity == Identity::Holder {
+        Vec::new()
+    } else {
+        (0..new.slots).collect()
+    };
+    if !slots.contains(&new.slot) {
+        slots.push(new.slot);
+    }
+    tx.exec(
+        &PUT_RUNNERS,
+        vec![
+            new.host.as_str().into(),
+            new.instance_id.as_str().into(),
+            new.start_no.into(),
+            batch(&slots)?,
+        ],
+    )
+    .await?;
+    Ok(identity)
+}

@@ -1,0 +1,304 @@
+//! Claiming: the dispatch right is the lock of the task's row.
+//!
+//! One scan of a lane locks as many rows as there are runners in a group with the same lanes; they are
+//! paired by position, and RUN_NEW is built from the rows that the guarded UPDATE returned, from nothing
+//! else. (A lateral join with SKIP LOCKED would pair one task with three runners: a statement does not
+//! skip its own locks.)
+
+use super::db::{Tx, batch};
+use super::error::StoreError;
+use super::sql::Sql;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use systole_shared::task::TaskSpec;
+
+static SCAN_LANE: Sql = Sql::new(
+    "scan_lane",
+    "SELECT id, eligible_at_ms FROM task WHERE status = 2 AND target_host IS NULL AND lane_id = $1 AND eligible_at_ms >= $2 \
+     ORDER BY eligible_at_ms, id LIMIT $3 {skip_locked}",
+);
+static SCAN_TARGETS: Sql = Sql::new(
+    "scan_targets",
+    "SELECT id, target_host, target_slot, lane_id FROM task WHERE status = 2 AND target_host IS NOT NULL \
+       AND target_host IN (SELECT e.value->>'host' FROM {each:$1}) \
+     ORDER BY priority DESC, eligible_at_ms, id LIMIT $2 {skip_locked}",
+);
+static DISPATCH: Sql = Sql::new(
+    "dispatch",
+    "UPDATE task SET status = 3, host = x.host, slot = x.slot, start_no = x.start_no, dispatched_at_ms = {now} \
+     FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
+       CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
+     WHERE task.id = x.id AND task.status = 2 \
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
+);
+static RUN_AGAIN: Sql = Sql::new(
+    "run_again",
+    "SELECT id, host, slot, spec, attempt, root_id FROM task WHERE status = 3 \
+       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+);
+
+pub static STATEMENTS: &[&Sql] = &[&SCAN_LANE, &SCAN_TARGETS, &DISPATCH, &RUN_AGAIN];
+
+/// A runner that is free, locked by the caller's transaction.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    pub host: String,
+    pub slot: i64,
+    pub start_no: i64,
+    /// Runners with the same queues and labels.
+    pub group: usize,
+}
+
+/// One lane to scan, as the memory of this replica knows it.
+#[derive(Clone, Debug)]
+pub struct LanePlan {
+    pub lane_id: i64,
+    pub priority: u32,
+    /// Start of the scan: nothing QUEUED lies before it (a hint; the slow poll checks).
+    pub from_ms: i64,
+    /// To tell whether the lane was woken again meanwhile.
+    pub wake_no: u64,
+}
+
+/// What a claim needs to know of the lanes.
+#[derive(Clone, Debug, Default)]
+pub struct ClaimPlan {
+    /// Per group, by priority.
+    pub lanes: HashMap<usize, Vec<LanePlan>>,
+    /// All lanes that a group serves, for targeted tasks.
+    pub serves: HashMap<usize, HashSet<i64>>,
+    /// Hosts that tasks are aimed at.
+    pub targets: HashSet<String>,
+    /// By age instead of priority, so that low priorities do not starve.
+    pub by_age: bool,
+}
+
+impl ClaimPlan {
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty() && self.lanes.values().all(Vec::is_empty)
+    }
+}
+
+/// A task given to a runner.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub task_id: i64,
+    pub host: String,
+    pub slot: i64,
+    pub spec: TaskSpec,
+    pub attempt: i64,
+    pub root_id: i64,
+}
+
+/// What a scan saw of a lane.
+#[derive(Clone, Debug)]
+pub struct LaneSeen {
+    pub lane_id: i64,
+    pub wake_no: u64,
+    /// Key of the first row, if there was one.
+    pub first_ms: Option<i64>,
+    /// Fewer rows than asked for.
+    pub exhausted: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Claimed {
+    pub runs: Vec<Run>,
+    pub seen: Vec<LaneSeen>,
+    /// Hosts without further targeted tasks.
+    pub targets_done: Vec<String>,
+}
+
+#[derive(sqlx::FromRow)]
+struct Scanned {
+    id: i64,
+    eligible_at_ms: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct Targeted {
+    id: i64,
+    target_host: String,
+    target_slot: Option<i64>,
+    lane_id: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct Dispatched {
+    id: i64,
+    host: String,
+    slot: i64,
+    spec: String,
+    attempt: i64,
+    root_id: Option<i64>,
+}
+
+impl Dispatched {
+    fn parse(self) -> Result<Run, StoreError> {
+        let spec = serde_json::from_str(&self.spec).map_err(|_| StoreError::Corrupt {
+            table: "task",
+            column: "spec",
+            id: self.id,
+        })?;
+        Ok(Run {
+            task_id: self.id,
+            host: self.host,
+            slot: self.slot,
+            spec,
+            attempt: self.attempt,
+            root_id: self.root_id.unwrap_or(self.id),
+        })
+    }
+}
+
+#[derive(Serialize)]
+struct PairJson<'a> {
+    id: i64,
+    host: &'a str,
+    slot: i64,
+    start_no: i64,
+}
+
+#[derive(Serialize)]
+struct HostJson<'a> {
+    host: &'a str,
+}
+
+/// Targeted tasks that one claim looks at.
+const TARGETS_PER_CLAIM_MAX: i64 = 1_000;
+
+/// Gives tasks to free runners. The caller has locked their rows and writes `task_id` into them.
+pub async fn claim(tx: &mut Tx, offers: &[Offer], plan: &ClaimPlan) -> Result<Claimed, StoreError> {
+    let mut claimed = Claimed::default();
+    let mut pairs: Vec<PairJson<'_>> = Vec::new();
+    let mut free: Vec<&Offer> = offers.iter().collect();
+    if !plan.targets.is_empty() {
+        claim_targeted(tx, plan, &mut free, &mut pairs, &mut claimed).await?;
+    }
+    let mut groups: HashMap<usize, Vec<&Offer>> = HashMap::new();
+    for offer in free {
+        groups.entry(offer.group).or_default().push(offer);
+    }
+    // Two groups may serve one lane: a row that this statement sequence has picked is not picked again.
+    let mut taken: HashSet<i64> = HashSet::new();
+    for (group, offers) in groups {
+        let Some(lanes) = plan.lanes.get(&group).filter(|lanes| !lanes.is_empty()) else {
+            continue;
+        };
+        let picked = scan(tx, lanes, offers.len(), plan.by_age, &mut taken, &mut claimed.seen).await?;
+        pairs.extend(picked.into_iter().zip(&offers).map(|(id, offer)| PairJson {
+            id,
+            host: &offer.host,
+            slot: offer.slot,
+            start_no: offer.start_no,
+        }));
+    }
+    if !pairs.is_empty() {
+        let rows: Vec<Dispatched> = tx.all(&DISPATCH, vec![batch(&pairs)?]).await?;
+        claimed.runs = rows.into_iter().map(Dispatched::parse).collect::<Result<_, _>>()?;
+    }
+    Ok(claimed)
+}
+
+async fn scan(
+    tx: &mut Tx,
+    lanes: &[LanePlan],
+    want: usize,
+    by_age: bool,
+    taken: &mut HashSet<i64>,
+    seen: &mut Vec<LaneSeen>,
+) -> Result<Vec<i64>, StoreError> {
+    let mut found: Vec<(u32, i64, i64)> = Vec::new();
+    let limit = want + taken.len();
+    for lane in lanes {
+        // Strict priority: a lower one cannot win when the higher ones fill all runners.
+        let higher = found.iter().filter(|(priority, _, _)| *priority > lane.priority).count();
+        if !by_age && higher >= want {
+            break;
+        }
+        let rows: Vec<Scanned> = tx
+            .all(
+                &SCAN_LANE,
+                vec![
+                    lane.lane_id.into(),
+                    lane.from_ms.into(),
+                    i64::try_from(limit).unwrap_or(i64::MAX).into(),
+                ],
+            )
+            .await?;
+        seen.push(LaneSeen {
+            lane_id: lane.lane_id,
+            wake_no: lane.wake_no,
+            first_ms: rows.first().map(|row| row.eligible_at_ms),
+            exhausted: rows.len() < limit,
+        });
+        found.extend(
+            rows.into_iter()
+                .filter(|row| !taken.contains(&row.id))
+                .map(|row| (lane.priority, row.eligible_at_ms, row.id)),
+        );
+    }
+    if by_age {
+        found.sort_by_key(|&(_, eligible, id)| (eligible, id));
+    } else {
+        found.sort_by_key(|&(priority, eligible, id)| (std::cmp::Reverse(priority), eligible, id));
+    }
+    found.truncate(want);
+    taken.extend(found.iter().map(|(_, _, id)| *id));
+    Ok(found.into_iter().map(|(_, _, id)| id).collect())
+}
+
+async fn claim_targeted<'a>(
+    tx: &mut Tx,
+    plan: &ClaimPlan,
+    free: &mut Vec<&'a Offer>,
+    pairs: &mut Vec<PairJson<'a>>,
+    claimed: &mut Claimed,
+) -> Result<(), StoreError> {
+    let hosts: HashSet<&str> = free
+        .iter()
+        .map(|offer| offer.host.as_str())
+        .filter(|host| plan.targets.contains(*host))
+        .collect();
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    let json: Vec<HostJson<'_>> = hosts.iter().map(|host| HostJson { host }).collect();
+    let rows: Vec<Targeted> = tx.all(&SCAN_TARGETS, vec![batch(&json)?, TARGETS_PER_CLAIM_MAX.into()]).await?;
+    let mut left: HashSet<String> = HashSet::new();
+    let complete = i64::try_from(rows.len()).unwrap_or(i64::MAX) < TARGETS_PER_CLAIM_MAX;
+    for row in rows {
+        let fits = free.iter().position(|offer| {
+            offer.host == row.target_host
+                && row.target_slot.is_none_or(|slot| slot == offer.slot)
+                && plan.serves.get(&offer.group).is_some_and(|lanes| lanes.contains(&row.lane_id))
+        });
+        match fits {
+            Some(at) => {
+                let offer = free.remove(at);
+                pairs.push(PairJson {
+                    id: row.id,
+                    host: &offer.host,
+                    slot: offer.slot,
+                    start_no: offer.start_no,
+                });
+            }
+            None => {
+                left.insert(row.target_host);
+            }
+        }
+    }
+    if complete {
+        claimed.targets_done = hosts.into_iter().filter(|host| !left.contains(*host)).map(str::to_owned).collect();
+    }
+    Ok(())
+}
+
+/// The same RUN_NEW again, for tasks that are still DISPATCHED.
+pub async fn run_again(tx: &mut Tx, ids: &[i64]) -> Result<Vec<Run>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows: Vec<Dispatched> = tx.all(&RUN_AGAIN, vec![batch(ids)?]).await?;
+    rows.into_iter().map(Dispatched::parse).collect()
+}

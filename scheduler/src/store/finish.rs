@@ -1,0 +1,280 @@
+//! The end of a task: one guarded write, and in the same transaction its callback row and its successor.
+
+use super::db::{Tx, batch};
+use super::error::StoreError;
+use super::sql::Sql;
+use serde::Serialize;
+use systole_shared::heartbeat::end::Terminating;
+use systole_shared::policy::retry::{FollowUp, follow_up};
+use systole_shared::task::{Outcome, TaskState, Transition};
+
+static END_TASKS: Sql = Sql::new(
+    "end_tasks",
+    "UPDATE task SET status = x.to_status, outcome_kind = x.kind, exit_code = x.exit_code, signal = x.signal, \
+       outcome_message = x.message, ended_at_ms = {now} - x.ended_age, \
+       started_at_ms = COALESCE(started_at_ms, {now} - x.started_age), \
+       cancelled_by = COALESCE(cancelled_by, x.cancelled_by), cancel_reason = COALESCE(cancel_reason, x.cancel_reason) \
+     FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'from' AS BIGINT) AS from_status, \
+       CAST(e.value->>'to' AS SMALLINT) AS to_status, e.value->>'kind' AS kind, \
+       CAST(e.value->>'exit_code' AS BIGINT) AS exit_code, CAST(e.value->>'signal' AS BIGINT) AS signal, \
+       e.value->>'message' AS message, CAST(e.value->>'ended_age' AS BIGINT) AS ended_age, \
+       CAST(e.value->>'started_age' AS BIGINT) AS started_age, e.value->>'cancelled_by' AS cancelled_by, \
+       e.value->>'cancel_reason' AS cancel_reason FROM {each:$1}) AS x \
+     WHERE task.id = x.id AND task.status = x.from_status RETURNING task.id",
+);
+static PUT_CALLBACKS: Sql = Sql::new(
+    "put_callbacks",
+    "INSERT INTO callback (task_id, delivery_id, url, status, next_at_ms) \
+     SELECT task.id, e.value->>'delivery', task.callback_url, 'pending', {now} \
+     FROM {each:$1} JOIN task ON task.id = CAST(e.value->>'id' AS BIGINT) WHERE task.callback_url IS NOT NULL \
+     ON CONFLICT DO NOTHING",
+);
+/// A task has at most one successor (unique index), so a repeated end makes no second one.
+static PUT_SUCCESSORS: Sql = Sql::new(
+    "put_successors",
+    "INSERT INTO task (root_id, retry_of, attempt, replacements, status, lane_id, priority, target_host, target_slot, name, job, \
+       spec, max_retries, retry_delay_ms, timeout_ms, callback_url, submitted_by, submit_reason, created_at_ms, run_at_ms, eligible_at_ms) \
+     SELECT COALESCE(t.root_id, t.id), t.id, t.attempt + x.attempts, t.replacements + x.replacements, \
+       CASE WHEN x.delay = 0 THEN 2 ELSE 1 END, t.lane_id, t.priority, t.target_host, t.target_slot, t.name, t.job, t.spec, \
+       t.max_retries, t.retry_delay_ms, t.timeout_ms, t.callback_url, t.submitted_by, t.submit_reason, {now}, {now} + x.delay, \
+       CASE WHEN x.delay = 0 THEN {now} END \
+     FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'attempts' AS BIGINT) AS attempts, \
+       CAST(e.value->>'replacements' AS BIGINT) AS replacements, CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x \
+     JOIN task AS t ON t.id = x.id WHERE TRUE \
+     ON CONFLICT DO NOTHING RETURNING id, retry_of, status, lane_id, target_host, run_at_ms",
+);
+static LINK_SUCCESSORS: Sql = Sql::new(
+    "link_successors",
+    "UPDATE task SET retried_by = x.new_id FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, \
+       CAST(e.value->>'new_id' AS BIGINT) AS new_id FROM {each:$1}) AS x WHERE task.id = x.id",
+);
+static COPY_TAGS: Sql = Sql::new(
+    "copy_tags",
+    "INSERT INTO task_tag (tag, task_id) SELECT tag, x.new_id FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, \
+       CAST(e.value->>'new_id' AS BIGINT) AS new_id FROM {each:$1}) AS x JOIN task_tag ON task_tag.task_id = x.id WHERE TRUE \
+     ON CONFLICT DO NOTHING",
+);
+static LOCK_TASKS: Sql = Sql::new(
+    "lock_tasks",
+    "SELECT id, status, host, slot, start_no, terminating, callback_url, attempt, max_retries, retry_delay_ms, replacements, \
+       timeout_ms, {now} - started_at_ms AS ran_ms \
+     FROM task WHERE id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) ORDER BY id {for_update}",
+);
+
+pub static STATEMENTS: &[&Sql] = &[
+    &END_TASKS, &PUT_CALLBACKS, &PUT_SUCCESSORS, &LINK_SUCCESSORS, &COPY_TAGS, &LOCK_TASKS,
+];
+
+/// What decisions about a live task need to know.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct LiveTask {
+    pub id: i64,
+    status: i16,
+    pub host: Option<String>,
+    pub slot: Option<i64>,
+    pub start_no: Option<i64>,
+    terminating: Option<String>,
+    pub callback_url: Option<String>,
+    attempt: i64,
+    max_retries: i64,
+    retry_delay_ms: i64,
+    replacements: i64,
+    pub timeout_ms: Option<i64>,
+    /// Since its start, by the database's clock.
+    pub ran_ms: Option<i64>,
+}
+
+impl LiveTask {
+    pub fn state(&self) -> Result<TaskState, StoreError> {
+        TaskState::from_number(self.status).ok_or(StoreError::Corrupt {
+            table: "task",
+            column: "status",
+            id: self.id,
+        })
+    }
+
+    pub fn terminating(&self) -> Option<Terminating> {
+        self.terminating.as_deref().and_then(Terminating::parse)
+    }
+}
+
+/// Reads and locks tasks, in the order of their ids.
+pub async fn lock_tasks(tx: &mut Tx, ids: &[i64]) -> Result<Vec<LiveTask>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    tx.all(&LOCK_TASKS, vec![batch(ids)?]).await
+}
+
+/// One end to write.
+#[derive(Clone, Debug)]
+pub struct End {
+    pub task: LiveTask,
+    pub transition: Transition,
+    pub outcome: Outcome,
+    /// How long ago the child started and ended; `None`: it never started.
+    pub started_age_ms: Option<i64>,
+    pub ended_age_ms: i64,
+    /// For a cancel of a waiting task.
+    pub cancelled_by: Option<(String, Option<String>)>,
+}
+
+/// A task that another one was made to follow.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct Successor {
+    pub id: i64,
+    pub retry_of: i64,
+    status: i16,
+    pub lane_id: i64,
+    pub target_host: Option<String>,
+    pub run_at_ms: Option<i64>,
+}
+
+impl Successor {
+    pub fn is_queued(&self) -> bool {
+        self.status == TaskState::Queued.number()
+    }
+}
+
+/// What the caller must wake or tell after the commit.
+#[derive(Clone, Debug, Default)]
+pub struct Ended {
+    pub ids: Vec<i64>,
+    pub successors: Vec<Successor>,
+    pub callbacks: bool,
+}
+
+#[derive(Serialize)]
+struct EndJson<'a> {
+    id: i64,
+    from: i16,
+    to: i16,
+    kind: &'a str,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    message: &'a str,
+    started_age: Option<i64>,
+    ended_age: i64,
+    cancelled_by: Option<&'a str>,
+    cancel_reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct CallbackJson {
+    id: i64,
+    delivery: String,
+}
+
+#[derive(Serialize)]
+struct SuccessorJson {
+    id: i64,
+    attempts: i64,
+    replacements: i64,
+    delay: i64,
+}
+
+#[derive(Serialize)]
+struct LinkJson {
+    id: i64,
+    new_id: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct OnlyId {
+    id: i64,
+}
+
+/// Writes the ends of tasks that the caller has locked. Only those that were still in the state that the
+/// decision saw are ended.
+pub async fn end_tasks(tx: &mut Tx, ends: &[End]) -> Result<Ended, StoreError> {
+    if ends.is_empty() {
+        return Ok(Ended::default());
+    }
+    let mut rows = Vec::with_capacity(ends.len());
+    for end in ends {
+        let from = end.task.state()?;
+        if !end.transition.leaves(from) {
+            return Err(StoreError::Other(format!("{:?} cannot leave {from} (task {})", end.transition, end.task.id)));
+        }
+        rows.push(EndJson {
+            id: end.task.id,
+            from: from.number(),
+            to: end.transition.to().number(),
+            kind: end.outcome.kind.name(),
+            exit_code: end.outcome.exit_code,
+            signal: end.outcome.signal,
+            message: &end.outcome.message,
+            started_age: end.started_age_ms,
+            ended_age: end.ended_age_ms,
+            cancelled_by: end.cancelled_by.as_ref().map(|(by, _)| by.as_str()),
+            cancel_reason: end.cancelled_by.as_ref().and_then(|(_, reason)| reason.as_deref()),
+        });
+    }
+    let done: Vec<OnlyId> = tx.all(&END_TASKS, vec![batch(&rows)?]).await?;
+    let done: std::collections::HashSet<i64> = done.into_iter().map(|row| row.id).collect();
+    let ended: Vec<&End> = ends.iter().filter(|end| done.contains(&end.task.id)).collect();
+
+    let callbacks: Vec<CallbackJson> = ended
+        .iter()
+        .filter(|end| end.task.callback_url.is_some())
+        .map(|end| CallbackJson {
+            id: end.task.id,
+            delivery: format!("msg_{}", uuid::Uuid::now_v7().simple()),
+        })
+        .collect();
+    if !callbacks.is_empty() {
+        tx.exec(&PUT_CALLBACKS, vec![batch(&callbacks)?]).await?;
+    }
+    let successors = put_successors(tx, &ended).await?;
+    Ok(Ended {
+        ids: ended.iter().map(|end| end.task.id).collect(),
+        successors,
+        callbacks: !callbacks.is_empty(),
+    })
+}
+
+async fn put_successors(tx: &mut Tx, ended: &[&End]) -> Result<Vec<Successor>, StoreError> {
+    let wanted: Vec<SuccessorJson> = ended.iter().filter_map(|end| successor(end)).collect();
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let made: Vec<Successor> = tx.all(&PUT_SUCCESSORS, vec![batch(&wanted)?]).await?;
+    let links: Vec<LinkJson> = made
+        .iter()
+        .map(|new| LinkJson {
+            id: new.retry_of,
+            new_id: new.id,
+        })
+        .collect();
+    if !links.is_empty() {
+        let links = batch(&links)?;
+        tx.exec(&LINK_SUCCESSORS, vec![links.clone()]).await?;
+        tx.exec(&COPY_TAGS, vec![links]).await?;
+    }
+    Ok(made)
+}
+
+fn successor(end: &End) -> Option<SuccessorJson> {
+    if end.transition.to() != TaskState::Failed {
+        return None;
+    }
+    let task = &end.task;
+    let number = |n: i64| u32::try_from(n).unwrap_or(u32::MAX);
+    let follow = follow_up(
+        end.outcome.kind,
+        number(task.attempt),
+        number(task.max_retries),
+        number(task.replacements),
+    );
+    let (attempts, replacements, delay) = match follow {
+        FollowUp::Nothing => return None,
+        FollowUp::Retry => (1, 0, task.retry_delay_ms),
+        FollowUp::Replace => (0, 1, 0),
+    };
+    Some(SuccessorJson {
+        id: task.id,
+        attempts,
+        replacements,
+        delay,
+    })
+}

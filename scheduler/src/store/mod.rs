@@ -1,0 +1,45 @@
+//! The store: one contract, two databases.
+//!
+//! Guarantees that the rest of the scheduler builds on, and that the conformance suite shows on both:
+//!
+//! * S1 Nothing is acknowledged before its commit.
+//! * S2 Every change of a task is one guarded write; a terminal task is never written again, except for
+//!   its late result.
+//! * S3 A beat acts only in the transaction that won its runner row.
+//! * S4 A task is dispatched at most once; RUN_NEW is built from the rows that the claim returned.
+//! * S5 The end of a task, its callback row and its successor are one transaction.
+//! * S6 Rows are locked in one order: host, runner, task; by key.
+//!
+//! Only this folder contains SQL; only [`db`] names the drivers.
+
+pub mod admin;
+pub mod beats;
+pub mod claims;
+pub mod db;
+pub mod error;
+pub mod finish;
+pub mod outbox;
+pub mod output;
+pub mod read;
+pub mod setup;
+pub mod sql;
+pub mod submit;
+
+pub use db::{Class, Db, Tx};
+pub use error::StoreError;
+
+/// Every statement that both databases must prepare. For a test.
+pub fn statements() -> Vec<&'static sql::Sql> {
+    [
+        admin::STATEMENTS,
+        beats::STATEMENTS,
+        claims::STATEMENTS,
+        finish::STATEMENTS,
+        outbox::STATEMENTS,
+        output::STATEMENTS,
+        read::STATEMENTS,
+        setup::STATEMENTS,
+        submit::STATEMENTS,
+    ]
+    .concat()
+}

@@ -1,0 +1,117 @@
+//! Named statements: one text for both databases, with tokens for the few places where they differ.
+//!
+//! | token | PostgreSQL | SQLite |
+//! | --- | --- | --- |
+//! | `{now}` | the database's clock, ms | the same |
+//! | `{each:$n}` | the elements of a JSON array as `e.value` | the same |
+//! | `{for_update}` | waits for and locks the rows | nothing: one writer |
+//! | `{for_update_of:t}` | the same, of one table | nothing |
+//! | `{skip_locked}` | locks the rows that nobody holds | nothing |
+
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    Postgres,
+    Sqlite,
+}
+
+/// A statement: its name for errors and tests, its text with tokens, and how many parameters it takes.
+#[derive(Debug)]
+pub struct Sql {
+    pub name: &'static str,
+    text: &'static str,
+    pub params: usize,
+}
+
+impl Sql {
+    /// Counts the parameters at compile time: `$1` to `$9`, without gaps.
+    pub const fn new(name: &'static str, text: &'static str) -> Self {
+        let bytes = text.as_bytes();
+        let mut params = 0;
+        let mut i = 0;
+        while i + 1 < bytes.len() {
+            if bytes[i] == b'$' && bytes[i + 1].is_ascii_digit() {
+                let n = (bytes[i + 1] - b'0') as usize;
+                if n > params {
+                    params = n;
+                }
+            }
+            i += 1;
+        }
+        Self { name, text, params }
+    }
+
+    /// The text for one database. Rendered once and kept: the number of statements is fixed.
+    pub fn render(&'static self, dialect: Dialect) -> &'static str {
+        static RENDERED: LazyLock<Mutex<HashMap<(&'static str, Dialect), &'static str>>> = LazyLock::new(Mutex::default);
+        let mut rendered = match RENDERED.lock() {
+            Ok(rendered) => rendered,
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        rendered
+            .entry((self.text, dialect))
+            .or_insert_with(|| Box::leak(render(self.text, dialect).into_boxed_str()))
+    }
+}
+
+fn render(text: &str, dialect: Dialect) -> String {
+    let mut out = String::with_capacity(text.len() + 64);
+    let mut rest = text;
+    while let Some(open) = rest.find('{') {
+        out.push_str(&rest[..open]);
+        let close = rest[open..].find('}').map_or(rest.len(), |at| open + at);
+        let token = &rest[open + 1..close];
+        let (name, argument) = token.split_once(':').unwrap_or((token, ""));
+        let postgres = dialect == Dialect::Postgres;
+        match (name, postgres) {
+            ("now", true) => out.push_str("(extract(epoch FROM clock_timestamp()) * 1000)::bigint"),
+            ("now", false) => out.push_str("CAST(unixepoch('subsec') * 1000 AS INTEGER)"),
+            ("each", true) => {
+                out.push_str("jsonb_array_elements(");
+                out.push_str(argument);
+                out.push_str("::text::jsonb) AS e(value)");
+            }
+            ("each", false) => {
+                out.push_str("json_each(");
+                out.push_str(argument);
+                out.push_str(") AS e");
+            }
+            ("for_update", true) => out.push_str("FOR UPDATE"),
+            ("for_update_of", true) => {
+                out.push_str("FOR UPDATE OF ");
+                out.push_str(argument);
+            }
+            ("skip_locked", true) => out.push_str("FOR UPDATE SKIP LOCKED"),
+            ("for_update" | "for_update_of" | "skip_locked", false) => {}
+            _ => {
+                out.push('{');
+                out.push_str(token);
+                out.push('}');
+            }
+        }
+        rest = rest.get(close + 1..).unwrap_or("");
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_become_the_dialect() {
+        static S: Sql = Sql::new("s", "SELECT {now}, $2 FROM {each:$1} {skip_locked}");
+        assert_eq!(S.params, 2);
+        assert_eq!(
+            S.render(Dialect::Postgres),
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, $2 FROM jsonb_array_elements($1::text::jsonb) AS e(value) FOR UPDATE SKIP LOCKED"
+        );
+        assert_eq!(
+            S.render(Dialect::Sqlite),
+            "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER), $2 FROM json_each($1) AS e "
+        );
+    }
+}

@@ -1,0 +1,411 @@
+//! Storing tasks: lanes, idempotency keys, and the batch insert.
+
+use super::db::{Class, Db, Tx, batch};
+use super::error::StoreError;
+use super::sql::{Dialect, Sql};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::Arc;
+use systole_shared::policy::lane::{Labels, Lane};
+use systole_shared::task::TaskSpec;
+
+static PUT_LANE: Sql = Sql::new(
+    "put_lane",
+    "INSERT INTO lane (queue, require, priority) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+);
+static GET_LANE: Sql = Sql::new(
+    "get_lane",
+    "SELECT id, queue, require, priority FROM lane WHERE queue = $1 AND require = $2 AND priority = $3",
+);
+static LANES_AFTER: Sql = Sql::new(
+    "lanes_after",
+    "SELECT id, queue, require, priority FROM lane WHERE id > $1 ORDER BY id",
+);
+/// A key that another transaction is just storing is waited for, so that a repeated submission sees it.
+static PUT_KEYS: Sql = Sql::new(
+    "put_keys",
+    "INSERT INTO submission (key, body_hash, task_ids, created_at_ms) \
+     SELECT e.value->>'key', e.value->>'hash', '', {now} FROM {each:$1} WHERE TRUE ORDER BY 1 \
+     ON CONFLICT (key) DO NOTHING RETURNING key",
+);
+static GET_KEYS: Sql = Sql::new(
+    "get_keys",
+    "SELECT key, body_hash, task_ids FROM submission WHERE key IN (SELECT e.value->>'key' FROM {each:$1})",
+);
+static SET_KEYS: Sql = Sql::new(
+    "set_keys",
+    "UPDATE submission SET task_ids = x.ids FROM (SELECT e.value->>'key' AS k, e.value->>'ids' AS ids FROM {each:$1}) AS x \
+     WHERE submission.key = x.k",
+);
+static NEXT_IDS: Sql = Sql::new(
+    "next_ids",
+    "SELECT nextval(pg_get_serial_sequence('task', 'id')) AS id FROM generate_series(1, $1)",
+);
+/// SQLite has one writer, so the sequence cannot move under us.
+static LAST_ID: Sql = Sql::new("last_id", "SELECT seq AS id FROM sqlite_sequence WHERE name = 'task'");
+static PUT_TASKS: Sql = Sql::new(
+    "put_tasks",
+    "INSERT INTO task (id, root_id, status, lane_id, priority, target_host, target_slot, name, job, spec, max_retries, \
+       retry_delay_ms, timeout_ms, callback_url, submitted_by, submit_reason, created_at_ms, run_at_ms, eligible_at_ms) \
+     SELECT x.id, x.id, CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN 2 ELSE 1 END, x.lane, x.priority, x.target_host, \
+       x.target_slot, x.name, x.job, x.spec, x.max_retries, x.retry_delay, x.timeout, x.callback, $2, $3, {now}, \
+       COALESCE(x.run_at, {now} + x.delay), CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN {now} END \
+     FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'lane' AS BIGINT) AS lane, \
+       CAST(e.value->>'priority' AS BIGINT) AS priority, e.value->>'target_host' AS target_host, \
+       CAST(e.value->>'target_slot' AS BIGINT) AS target_slot, e.value->>'name' AS name, e.value->>'job' AS job, \
+       e.value->>'spec' AS spec, CAST(e.value->>'max_retries' AS BIGINT) AS max_retries, \
+       CAST(e.value->>'retry_delay' AS BIGINT) AS retry_delay, CAST(e.value->>'timeout' AS BIGINT) AS timeout, \
+       e.value->>'callback' AS callback, CAST(e.value->>'run_at' AS BIGINT) AS run_at, \
+       CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x",
+);
+static PUT_TAGS: Sql = Sql::new(
+    "put_tags",
+    "INSERT INTO task_tag (tag, task_id) SELECT e.value->>'tag', CAST(e.value->>'id' AS BIGINT) FROM {each:$1} WHERE TRUE \
+     ON CONFLICT DO NOTHING",
+);
+
+pub static STATEMENTS: &[&Sql] = &[
+    &PUT_LANE, &GET_LANE, &LANES_AFTER, &PUT_KEYS, &GET_KEYS, &SET_KEYS, &PUT_TASKS, &PUT_TAGS,
+];
+
+#[derive(Clone, Debug, sqlx::FromRow)]
+struct LaneRow {
+    id: i64,
+    queue: String,
+    require: String,
+    priority: i64,
+}
+
+impl LaneRow {
+    fn parse(self) -> Result<(i64, Lane), StoreError> {
+        let require: Labels = serde_json::from_str(&self.require).map_err(|_| StoreError::Corrupt {
+            table: "lane",
+            column: "require",
+            id: self.id,
+        })?;
+        let priority = u32::try_from(self.priority).map_err(|_| StoreError::Corrupt {
+            table: "lane",
+            column: "priority",
+            id: self.id,
+        })?;
+        Ok((
+            self.id,
+            Lane {
+                queue: self.queue,
+                require,
+                priority,
+            },
+        ))
+    }
+}
+
+/// One task to store.
+#[derive(Clone, Debug)]
+pub struct NewTask {
+    pub spec: Arc<TaskSpec>,
+    pub lane_id: i64,
+    /// Idempotency key of the client, with the SHA-256 of the body.
+    pub key: Option<(String, String)>,
+    pub submitted_by: Arc<str>,
+    pub reason: Option<Arc<str>>,
+}
+
+/// What became of one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    New(i64),
+    /// The key was known with this body.
+    Existing(i64),
+    /// The key was used with another body.
+    KeyReused,
+}
+
+#[derive(Serialize)]
+struct KeyJson<'a> {
+    key: &'a str,
+    hash: &'a str,
+}
+
+#[derive(Serialize)]
+struct KeyIdsJson<'a> {
+    key: &'a str,
+    ids: String,
+}
+
+#[derive(Serialize)]
+struct TaskJson<'a> {
+    id: i64,
+    lane: i64,
+    priority: u32,
+    target_host: Option<&'a str>,
+    target_slot: Option<u32>,
+    name: &'a str,
+    job: Option<&'a str>,
+    spec: String,
+    max_retries: u32,
+    retry_delay: u64,
+    timeout: Option<u64>,
+    callback: Option<&'a str>,
+    run_at: Option<i64>,
+    delay: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct TagJson<'a> {
+    tag: &'a str,
+    id: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct KeyRow {
+    key: String,
+    body_hash: String,
+    task_ids: String,
+}
+
+#[derive(sqlx::FromRow)]
+struct OnlyKey {
+    key: String,
+}
+
+#[derive(sqlx::FromRow)]
+struct OnlyId {
+    id: i64,
+}
+
+impl Db {
+    /// The id of a lane, made when it is new.
+    pub async fn lane_id(&self, lane: &Lane) -> Result<i64, StoreError> {
+        let require = serde_json::to_string(&lane.require).map_err(|error| StoreError::Data(error.to_string()))?;
+        let (queue, priority) = (lane.queue.clone(), i64::from(lane.priority));
+        self.write("lane", Class::Api, move |tx| {
+            let (queue, require) = (queue.clone(), require.clone());
+            Box::pin(async move {
+                let key = || vec![queue.clone().into(), require.clone().into(), priority.into()];
+                if let Some(row) = tx.opt::<LaneRow>(&GET_LANE, key()).await? {
+                    return Ok(row.id);
+                }
+                tx.exec(&PUT_LANE, key()).await?;
+                Ok(tx.one::<LaneRow>(&GET_LANE, key()).await?.id)
+            })
+        })
+        .await
+    }
+
+    /// Lanes with a higher id, by id.
+    pub async fn lanes_after(&self, id: i64) -> Result<Vec<(i64, Lane)>, StoreError> {
+        let rows: Vec<LaneRow> = self
+            .read("lanes", move |tx| Box::pin(async move { tx.all(&LANES_AFTER, vec![id.into()]).await }))
+            .await?;
+        rows.into_iter().map(LaneRow::parse).collect()
+    }
+
+    /// Stores tasks in one transaction. `batch_key` is unique to this batch: when the outcome of the
+    /// commit is not known, calling again with the same key tells, and stores nothing twice.
+    pub async fn put_tasks(&self, batch_key: String, tasks: Arc<Vec<NewTask>>) -> Result<Vec<Stored>, StoreError> {
+        self.write("submit", Class::Api, move |tx| {
+            let (batch_key, tasks) = (batch_key.clone(), Arc::clone(&tasks));
+            Box::pin(async move { put_tasks(tx, &batch_key, &tasks).await })
+        })
+        .await
+    }
+}
+
+async fn put_tasks(tx: &mut Tx, batch_key: &str, tasks: &[NewTask]) -> Result<Vec<Stored>, StoreError> {
+    let keyed: HashMap<&str, &str> = tasks
+        .iter()
+        .filter_map(|task| task.key.as_ref().map(|(key, hash)| (key.as_str(), hash.as_str())))
+        .collect();
+    let mut keys: Vec<KeyJson<'_>> = keyed.iter().map(|(key, hash)| KeyJson { key, hash }).collect();
+    keys.push(KeyJson {
+        key: batch_key,
+        hash: "",
+    });
+    let keys = batch(&keys)?;
+    let fresh: Vec<OnlyKey> = tx.all(&PUT_KEYS, vec![keys.clone()]).await?;
+    let fresh: std::collections::HashSet<String> = fresh.into_iter().map(|row| row.key).collect();
+    let known: HashMap<String, KeyRow> = if fresh.len() == keyed.len() + 1 {
+        HashMap::new()
+    } else {
+        let rows: Vec<KeyRow> = tx.all(&GET_KEYS, vec![keys]).await?;
+        rows.into_iter().map(|row| (row.key.clone(), row)).collect()
+    };
+    if !fresh.contains(batch_key) {
+        // An earlier call with this batch key was committed after all.
+        let row = known.get(batch_key).ok_or_else(|| StoreError::Other("submission vanished".into()))?;
+        return parse_batch(&row.task_ids);
+    }
+
+    // Which items make a task: those without a key, and the first one of each fresh key.
+    let mut first_of: HashMap<&str, usize> = HashMap::new();
+    let mut makes: Vec<bool> = Vec::with_capacity(tasks.len());
+    for (index, task) in tasks.iter().enumerate() {
+        makes.push(match &task.key {
+            None => true,
+            Some((key, _)) if fresh.contains(key.as_str()) => *first_of.entry(key.as_str()).or_insert(index) == index,
+            Some(_) => false,
+        });
+    }
+    let ids = next_ids(tx, makes.iter().filter(|&&makes| makes).count()).await?;
+    let mut ids = ids.into_iter();
+    let mut stored: Vec<Stored> = Vec::with_capacity(tasks.len());
+    for (task, makes) in tasks.iter().zip(&makes) {
+        stored.push(match (&task.key, *makes) {
+            (_, true) => Stored::New(ids.next().ok_or_else(|| StoreError::Other("too few ids".into()))?),
+            (Some((key, hash)), false) => existing(key, hash, &first_of, tasks, &stored, &known)?,
+            (None, false) => return Err(StoreError::Other("a task without a key is always new".into())),
+        });
+    }
+    insert(tx, tasks, &stored).await?;
+
+    let mut key_ids: Vec<KeyIdsJson<'_>> = vec![KeyIdsJson {
+        key: batch_key,
+        ids: format_batch(&stored),
+    }];
+    for (key, index) in first_of {
+        if let Stored::New(id) = stored[index] {
+            key_ids.push(KeyIdsJson {
+                key,
+                ids: format!("[{id}]"),
+            });
+        }
+    }
+    tx.exec(&SET_KEYS, vec![batch(&key_ids)?]).await?;
+    Ok(stored)
+}
+
+fn existing(
+    key: &str,
+    hash: &str,
+    first_of: &HashMap<&str, usize>,
+    tasks: &[NewTask],
+    stored: &[Stored],
+    known: &HashMap<String, KeyRow>,
+) -> Result<Stored, StoreError> {
+    if let Some(&first) = first_of.get(key) {
+        // The same key twice in one batch.
+        let same = tasks[first].key.as_ref().is_some_and(|(_, first_hash)| first_hash == hash);
+        return Ok(match (same, &stored[first]) {
+            (true, Stored::New(id) | Stored::Existing(id)) => Stored::Existing(*id),
+            _ => Stored::KeyReused,
+        });
+    }
+    let row = known.get(key).ok_or_else(|| StoreError::Other("submission vanished".into()))?;
+    if row.body_hash != hash {
+        return Ok(Stored::KeyReused);
+    }
+    let ids: Vec<i64> = serde_json::from_str(&row.task_ids).unwrap_or_default();
+    match ids.first() {
+        Some(&id) => Ok(Stored::Existing(id)),
+        None => Err(StoreError::Corrupt {
+            table: "submission",
+            column: "task_ids",
+            id: 0,
+        }),
+    }
+}
+
+/// New ids as they are, existing ones negative, refused ones 0.
+fn format_batch(stored: &[Stored]) -> String {
+    let ids: Vec<String> = stored
+        .iter()
+        .map(|item| match item {
+            Stored::New(id) => id.to_string(),
+            Stored::Existing(id) => format!("-{id}"),
+            Stored::KeyReused => "0".into(),
+        })
+        .collect();
+    format!("[{}]", ids.join(","))
+}
+
+fn parse_batch(text: &str) -> Result<Vec<Stored>, StoreError> {
+    let ids: Vec<i64> = serde_json::from_str(text).map_err(|_| StoreError::Corrupt {
+        table: "submission",
+        column: "task_ids",
+        id: 0,
+    })?;
+    Ok(ids
+        .into_iter()
+        .map(|id| match id {
+            0 => Stored::KeyReused,
+            id if id < 0 => Stored::Existing(-id),
+            id => Stored::New(id),
+        })
+        .collect())
+}
+
+async fn next_ids(tx: &mut Tx, count: usize) -> Result<Vec<i64>, StoreError> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let count = i64::try_from(count).map_err(|_| StoreError::Other("too many tasks".into()))?;
+    if tx.dialect() == Dialect::Postgres {
+        let rows: Vec<OnlyId> = tx.all(&NEXT_IDS, vec![count.into()]).await?;
+        return Ok(rows.into_iter().map(|row| row.id).collect());
+    }
+    let last = tx.opt::<OnlyId>(&LAST_ID, vec![]).await?.map_or(0, |row| row.id);
+    Ok((last + 1..=last + count).collect())
+}
+
+async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &[Stored]) -> Result<(), StoreError> {
+    let mut rows: Vec<TaskJson<'_>> = Vec::with_capacity(tasks.len());
+    let mut tags: Vec<TagJson<'_>> = Vec::new();
+    for (task, stored) in tasks.iter().zip(stored) {
+        let Stored::New(id) = *stored else { continue };
+        let spec = &task.spec;
+        rows.push(TaskJson {
+            id,
+            lane: task.lane_id,
+            priority: spec.priority,
+            target_host: spec.target.as_ref().map(|t| t.host.as_str()),
+            target_slot: spec.target.as_ref().and_then(|t| t.slot),
+            name: &spec.name,
+            job: spec.job.as_deref(),
+            spec: serde_json::to_string(&**spec).map_err(|error| StoreError::Data(error.to_string()))?,
+            max_retries: spec.retry.max_retries,
+            retry_delay: spec.retry.delay_ms,
+            timeout: spec.timeout_ms,
+            callback: spec.callback_url.as_deref(),
+            run_at: spec.run_at_ms,
+            delay: spec.delay_ms,
+        });
+        tags.extend(spec.tags.iter().map(|tag| TagJson { tag, id }));
+    }
+    // Actor and reason are the same for all tasks of one call; a batch of many calls is inserted per group.
+    let mut start = 0;
+    let made: Vec<&NewTask> = tasks
+        .iter()
+        .zip(stored)
+        .filter(|(_, stored)| matches!(stored, Stored::New(_)))
+        .map(|(task, _)| task)
+        .collect();
+    while start < rows.len() {
+        let (by, reason) = (&made[start].submitted_by, &made[start].reason);
+        let mut end = start + 1;
+        while end < rows.len() && made[end].submitted_by == *by && made[end].reason == *reason {
+            end += 1;
+        }
+        let args = vec![
+            batch(&rows[start..end])?,
+            by.to_string().into(),
+            reason.as_ref().map(|reason| reason.to_string()).into(),
+        ];
+        tx.exec(&PUT_TASKS, args).await?;
+        start = end;
+    }
+    if !tags.is_empty() {
+        tx.exec(&PUT_TAGS, vec![batch(&tags)?]).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_round_trips_through_its_key() {
+        let stored = vec![Stored::New(7), Stored::Existing(3), Stored::KeyReused];
+        assert_eq!(parse_batch(&format_batch(&stored)).expect("parses"), stored);
+    }
+}
