@@ -67,8 +67,8 @@ pub struct ClaimPlan {
     pub lanes: HashMap<usize, Vec<LanePlan>>,
     /// All lanes that a group serves, for targeted tasks.
     pub serves: HashMap<usize, HashSet<i64>>,
-    /// Hosts that tasks are aimed at.
-    pub targets: HashSet<String>,
+    /// Hosts that tasks are aimed at, with the number of their last wake-up.
+    pub targets: HashMap<String, u64>,
     /// By age instead of priority, so that low priorities do not starve.
     pub by_age: bool,
 }
@@ -258,7 +258,7 @@ async fn claim_targeted<'a>(
     let hosts: HashSet<&str> = free
         .iter()
         .map(|offer| offer.host.as_str())
-        .filter(|host| plan.targets.contains(*host))
+        .filter(|host| plan.targets.contains_key(*host))
         .collect();
     if hosts.is_empty() {
         return Ok(());

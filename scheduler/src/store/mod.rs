@@ -18,6 +18,7 @@ pub mod claims;
 pub mod db;
 pub mod error;
 pub mod finish;
+pub mod listen;
 pub mod outbox;
 pub mod output;
 pub mod read;

@@ -2,7 +2,7 @@
 
 use super::db::{Arg, Db, batch};
 use super::error::StoreError;
-use super::sql::Sql;
+use super::sql::{Dialect, Sql};
 use std::sync::Arc;
 use systole_shared::id::Target;
 use systole_shared::task::{Outcome, OutcomeKind, TaskSpec, TaskState};
@@ -35,7 +35,15 @@ static CHAIN_ENDS: Sql = Sql::new(
     "SELECT x.id AS asked, COALESCE((SELECT max(c.id) FROM task AS c WHERE c.root_id = t.root_id AND c.retry_of IS NOT NULL), t.id) AS live \
      FROM (SELECT CAST(e.value AS BIGINT) AS id FROM {each:$1}) AS x JOIN task AS t ON t.id = x.id",
 );
-static NEWEST_ID: Sql = Sql::new("newest_id", "SELECT COALESCE(max(id), 0) AS id FROM task");
+/// From the sequence, not from the rows: those may all be deleted, and ids never return.
+static NEWEST_ID_POSTGRES: Sql = Sql::new(
+    "newest_id_postgres",
+    "SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS id FROM task_id_seq",
+);
+static NEWEST_ID_SQLITE: Sql = Sql::new(
+    "newest_id_sqlite",
+    "SELECT COALESCE(max(seq), 0) AS id FROM sqlite_sequence WHERE name = 'task'",
+);
 static RUNNERS: Sql = Sql::new(
     "runners",
     "SELECT r.host, r.slot, r.start_no, r.seen_ms, {now} - r.seen_ms AS age_ms, {now} AS now_ms, r.leaving, r.task_id, r.cordoned, \
@@ -45,7 +53,7 @@ static RUNNERS: Sql = Sql::new(
      WHERE (r.host > $1 OR (r.host = $1 AND r.slot > $2)) AND ($3 = '' OR r.host = $3) ORDER BY r.host, r.slot LIMIT $4",
 );
 
-pub static STATEMENTS: &[&Sql] = &[&GET_TASKS, &STATES, &CHAIN_ENDS, &NEWEST_ID, &RUNNERS];
+pub static STATEMENTS: &[&Sql] = &[&GET_TASKS, &STATES, &CHAIN_ENDS, &RUNNERS];
 
 /// Specs above this size are fetched one by one in lists, so that a page stays bounded.
 const SPEC_IN_LIST_BYTES_MAX: usize = 4_096;
@@ -282,9 +290,18 @@ impl Db {
         Ok(rows.into_iter().map(|row| (row.asked, row.live)).collect())
     }
 
+    /// The highest task id ever given.
     pub async fn newest_task_id(&self) -> Result<i64, StoreError> {
         let row: OnlyId = self
-            .read("newest", |tx| Box::pin(async move { tx.one(&NEWEST_ID, vec![]).await }))
+            .read("newest", |tx| {
+                Box::pin(async move {
+                    let sql = match tx.dialect() {
+                        Dialect::Postgres => &NEWEST_ID_POSTGRES,
+                        Dialect::Sqlite => &NEWEST_ID_SQLITE,
+                    };
+                    tx.one(sql, vec![]).await
+                })
+            })
             .await?;
         Ok(row.id)
     }

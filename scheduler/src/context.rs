@@ -1,0 +1,132 @@
+//! What every part of a running replica shares. Made once, in `app.rs`.
+
+use crate::auth::Tokens;
+use crate::clock::boottime_ms;
+use crate::config::Config;
+use crate::flow::heartbeat::Beats;
+use crate::flow::submit::Submissions;
+use crate::lanes::Lanes;
+use crate::parked::Parked;
+use crate::store::Db;
+use crate::wake::Wake;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use systole_shared::policy::why::RunnerView;
+use tokio_util::sync::CancellationToken;
+
+pub struct Context {
+    pub config: Config,
+    pub db: Arc<Db>,
+    /// Runners obey only the cluster that dispatched their task.
+    pub cluster_id: String,
+    /// Signs callbacks.
+    pub callback_secret: String,
+    /// This process: `host:pid:random`.
+    pub replica: String,
+    pub tokens: Tokens,
+    pub lanes: Arc<Lanes>,
+    pub parked: Arc<Parked>,
+    pub wake: Wake,
+    pub beats: Beats,
+    pub submissions: Submissions,
+    pub fleet: Fleet,
+    pub health: Health,
+    /// SIGTERM: nothing new is begun.
+    pub draining: CancellationToken,
+    /// The last call has been answered: workers end.
+    pub closed: CancellationToken,
+    /// Highest task id known.
+    pub newest_task_id: AtomicI64,
+}
+
+/// Whether this replica can commit.
+#[derive(Debug)]
+pub struct Health {
+    last_commit_ms: AtomicI64,
+    started: AtomicBool,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            last_commit_ms: AtomicI64::new(boottime_ms()),
+            started: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Health {
+    pub fn committed(&self) {
+        self.last_commit_ms.store(boottime_ms(), Ordering::Relaxed);
+    }
+
+    pub fn started(&self) {
+        self.started.store(true, Ordering::SeqCst);
+    }
+
+    /// A replica that could not commit for a third of a beat acknowledges nothing.
+    pub fn can_commit(&self, beat_ms: i64) -> bool {
+        boottime_ms() - self.last_commit_ms.load(Ordering::Relaxed) <= (beat_ms / 3).max(2_500)
+    }
+
+    fn has_started(&self) -> bool {
+        self.started.load(Ordering::SeqCst)
+    }
+}
+
+impl Context {
+    pub fn beat_ms(&self) -> i64 {
+        i64::try_from(self.config.timing.beat.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    pub fn lost_after_ms(&self) -> i64 {
+        i64::try_from(self.config.timing.lost_after.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// For balancers: send new calls here.
+    pub fn is_ready(&self) -> bool {
+        self.health.has_started() && !self.draining.is_cancelled() && self.health.can_commit(self.beat_ms())
+    }
+}
+
+/// The runners as last read, for explanations. At most this old.
+const FLEET_AGE_MS: i64 = 1_000;
+/// Runners that explanations look at.
+const FLEET_MAX: i64 = 100_000;
+
+/// A short-lived copy of all runners.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    cached: tokio::sync::Mutex<Option<(i64, Arc<FleetView>)>>,
+}
+
+#[derive(Debug, Default)]
+pub struct FleetView {
+    pub runners: Vec<RunnerView>,
+    /// The database's clock when it was read.
+    pub now_ms: i64,
+}
+
+impl Fleet {
+    pub async fn view(&self, db: &Db, lost_after_ms: i64) -> Result<Arc<FleetView>, crate::store::StoreError> {
+        // Held across the read on purpose: callers that come together share one.
+        let mut cached = self.cached.lock().await;
+        if let Some((at, view)) = cached.as_ref() {
+            if boottime_ms() - at <= FLEET_AGE_MS {
+                return Ok(Arc::clone(view));
+            }
+        }
+        let rows = db.runners((String::new(), -1), String::new(), FLEET_MAX).await?;
+        let now_ms = match rows.first() {
+            Some(row) => row.now_ms,
+            None => db.now_ms().await?,
+        };
+        let runners = rows
+            .iter()
+            .map(|row| crate::flow::fleet::view(row, lost_after_ms))
+            .collect();
+        let view = Arc::new(FleetView { runners, now_ms });
+        *cached = Some((boottime_ms(), Arc::clone(&view)));
+        Ok(view)
+    }
+}

@@ -1,0 +1,42 @@
+//! Runners as people see them.
+
+use crate::store::read::RunnerRow;
+use systole_shared::id::RunnerId;
+use systole_shared::policy::lane::Labels;
+use systole_shared::policy::why::RunnerView;
+
+/// One word for what a runner is.
+pub fn state(row: &RunnerRow, lost_after_ms: i64) -> &'static str {
+    if row.left_at_ms.is_some() || (row.leaving && row.task_id.is_none()) {
+        "left"
+    } else if row.age_ms >= lost_after_ms {
+        "lost"
+    } else if row.task_id.is_some() {
+        "busy"
+    } else if row.cordoned {
+        "cordoned"
+    } else {
+        "ready"
+    }
+}
+
+pub fn labels(row: &RunnerRow) -> Labels {
+    serde_json::from_str(&row.labels).unwrap_or_default()
+}
+
+pub fn queues(row: &RunnerRow) -> Vec<String> {
+    serde_json::from_str(&row.queues).unwrap_or_default()
+}
+
+/// For explanations of waiting tasks.
+pub fn view(row: &RunnerRow, lost_after_ms: i64) -> RunnerView {
+    let state = state(row, lost_after_ms);
+    RunnerView {
+        id: RunnerId::new(row.host.clone(), u32::try_from(row.slot).unwrap_or(0)),
+        queues: queues(row),
+        labels: labels(row),
+        live: !matches!(state, "left" | "lost"),
+        cordoned: row.cordoned,
+        busy: row.task_id.map(|task| (task, row.busy_since_ms.unwrap_or(row.now_ms))),
+    }
+}

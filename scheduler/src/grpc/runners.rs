@@ -1,0 +1,227 @@
+//! The runner service: beats and output.
+
+use super::{check_batch, invalid, item_error, status};
+use crate::context::Context;
+use crate::flow::heartbeat::{self, Beat, BeatResult};
+use crate::flow::{Refusal, cancel};
+use crate::parked::Answer;
+use crate::store::beats::Registration;
+use crate::store::output::{Chunk, Stream, Upload};
+use std::sync::Arc;
+use std::time::Duration;
+use systole_proto::convert::{clean, labels_from_wire, report_from_wire, reset_reason_to_wire, said_from_wire, spec_to_wire};
+use systole_proto::v1;
+use systole_proto::v1::runner_service_server::RunnerService;
+use systole_shared::error::{Code, Invalid};
+use systole_shared::heartbeat::Said;
+use systole_shared::id::check_host;
+use systole_shared::limits::*;
+use systole_shared::task::spec::{check_labels, check_word};
+use tonic::{Request, Response, Status};
+
+pub struct Runners {
+    pub ctx: Arc<Context>,
+}
+
+#[tonic::async_trait]
+impl RunnerService for Runners {
+    async fn heartbeat(&self, request: Request<v1::HeartbeatRequest>) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let request = request.into_inner();
+        let seq = request.seq;
+        let beat = parse(&self.ctx, request).map_err(invalid)?;
+        let reply = heartbeat::beat(&self.ctx, beat).await.map_err(|refusal| status(&refusal))?;
+        let mut response = v1::HeartbeatResponse {
+            acknowledged: reply.acknowledged,
+            cluster_id: self.ctx.cluster_id.clone(),
+            seq,
+            beat_interval_ms: u64::try_from(self.ctx.beat_ms()).unwrap_or(0),
+            lost_after_ms: u64::try_from(self.ctx.lost_after_ms()).unwrap_or(0),
+            ..Default::default()
+        };
+        match reply.answer {
+            Answer::GoOn(next) => {
+                response.command = v1::Command::GoOn.into();
+                response.next_beat_ms = next;
+            }
+            Answer::Reset(task_id, reason) => {
+                response.command = v1::Command::Reset.into();
+                response.reset = Some(v1::Reset {
+                    task_id,
+                    reason: reset_reason_to_wire(reason).into(),
+                });
+            }
+            Answer::Run(run, redelivery) => {
+                response.command = v1::Command::RunNew.into();
+                response.run = Some(v1::RunNew {
+                    task_id: run.task_id,
+                    spec: Some(spec_to_wire(&run.spec)),
+                    attempt: u32::try_from(run.attempt).unwrap_or(u32::MAX),
+                    root_id: run.root_id,
+                    redelivery,
+                });
+            }
+            Answer::Unavailable => {
+                return Err(status(&Refusal::new(
+                    Code::StoreUnreachable,
+                    "this scheduler cannot reach its database; try another one",
+                )));
+            }
+        }
+        Ok(Response::new(response))
+    }
+
+    async fn upload_output(&self, request: Request<v1::UploadOutputRequest>) -> Result<Response<v1::UploadOutputResponse>, Status> {
+        let request = request.into_inner();
+        check_batch(request.chunks.len(), OUTPUT_CHUNKS_PER_UPLOAD_MAX, "chunks")?;
+        let chunks: Vec<Chunk> = request
+            .chunks
+            .into_iter()
+            .enumerate()
+            .map(|(index, chunk)| parse_chunk(chunk, &format!("chunks[{index}]")))
+            .collect::<Result<_, _>>()
+            .map_err(invalid)?;
+        let ids: Vec<i64> = chunks.iter().map(|chunk| chunk.task_id).collect();
+        let answers = self
+            .ctx
+            .db
+            .upload(Arc::new(chunks))
+            .await
+            .map_err(|error| status(&Refusal::from(error)))?;
+        self.ctx.wake.changed(ids.clone());
+        let results = answers
+            .into_iter()
+            .zip(ids)
+            .map(|(answer, id)| match answer {
+                Upload::To(stored_to) => v1::UploadOutputResult {
+                    stored_to,
+                    ..Default::default()
+                },
+                Upload::Full(stored_to) => v1::UploadOutputResult {
+                    stored_to,
+                    full: true,
+                    error: None,
+                },
+                Upload::NoTask => v1::UploadOutputResult {
+                    full: true,
+                    error: Some(item_error(&cancel::no_such_task(id, 0))),
+                    ..Default::default()
+                },
+            })
+            .collect();
+        Ok(Response::new(v1::UploadOutputResponse { results }))
+    }
+}
+
+fn signed(value: u64, field: &str) -> Result<i64, Invalid> {
+    i64::try_from(value).map_err(|_| Invalid::new(field, "is out of range"))
+}
+
+fn parse_chunk(chunk: v1::OutputChunk, field: &str) -> Result<Chunk, Invalid> {
+    if chunk.data.len() > OUTPUT_CHUNK_BYTES_MAX {
+        return Err(Invalid::new(field, format!("has more than {OUTPUT_CHUNK_BYTES_MAX} bytes")));
+    }
+    Ok(Chunk {
+        task_id: chunk.task_id,
+        stream: Stream::from_number(chunk.stream).ok_or_else(|| Invalid::new(field, "names no stream"))?,
+        start: chunk.offset,
+        data: chunk.data,
+    })
+}
+
+/// A beat, checked: a value that would spoil a batch never joins one.
+fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> {
+    check_host(&request.host, "host")?;
+    if request.slot >= SLOTS_MAX || request.slots > SLOTS_MAX {
+        return Err(Invalid::new("slot", format!("must be below {SLOTS_MAX}")));
+    }
+    check_identity(&request.instance_id, "instance_id")?;
+    check_identity(&request.boot_id, "boot_id")?;
+    let said = said_from_wire(request.status).ok_or_else(|| Invalid::new("status", "is not one of IDLE, RUNNING, FINISHED, FAILED"))?;
+    match (said, request.task_id) {
+        (Said::Idle, 0) => {}
+        (Said::Idle, _) => return Err(Invalid::new("task_id", "must be 0 for IDLE")),
+        (_, id) if id <= 0 => return Err(Invalid::new("task_id", "is missing")),
+        _ => {}
+    }
+    if request.results.len() > RESULTS_PER_BEAT_MAX {
+        return Err(Invalid::new("results", format!("has more than {RESULTS_PER_BEAT_MAX} entries")));
+    }
+    let labels = labels_from_wire(&request.labels, "labels")?;
+    check_labels(&labels, LABELS_MAX, "labels")?;
+    if request.queues.len() > QUEUES_MAX {
+        return Err(Invalid::new("queues", format!("has more than {QUEUES_MAX} entries")));
+    }
+    for queue in &request.queues {
+        check_word(queue, "queues")?;
+    }
+    let sent_at = signed(request.sent_at_ms, "sent_at_ms")?;
+    let results = request
+        .results
+        .iter()
+        .map(|result| parse_result(result, sent_at))
+        .collect::<Result<Vec<_>, _>>()?;
+    if matches!(said, Said::Finished | Said::Failed) && !results.iter().any(|result| result.task_id == request.task_id) {
+        return Err(Invalid::new("results", "the result of the named task is missing"));
+    }
+    let group = ctx.lanes.group(&request.queues, &labels);
+    let json = |value: Result<String, serde_json::Error>| value.map_err(|error| Invalid::new("labels", error.to_string()));
+    Ok(Beat {
+        registration: Arc::new(Registration {
+            slot: i64::from(request.slot),
+            start_no: signed(request.start_no, "start_no")?,
+            slots: i64::from(request.slots),
+            queues: json(serde_json::to_string(&request.queues))?,
+            labels: json(serde_json::to_string(&labels))?,
+            version: clean(&request.version, WORD_CHARS_MAX),
+            facts: clean(&request.host_facts, MESSAGE_CHARS_MAX),
+            boot_id: request.boot_id,
+            instance_id: request.instance_id,
+            host: request.host,
+            sent_at_ms: sent_at,
+            beat_ms: ctx.beat_ms(),
+        }),
+        seq: signed(request.seq, "seq")?,
+        said,
+        task_id: request.task_id,
+        results,
+        group,
+        unanswered: request.unanswered,
+        leaving: request.leaving,
+        park: Duration::from_millis(request.park_ms.min(PARK_MS_MAX)).min(ctx.config.timing.beat),
+        max_task_id: request.max_task_id,
+    })
+}
+
+fn check_identity(text: &str, field: &str) -> Result<(), Invalid> {
+    let ok = (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if ok {
+        Ok(())
+    } else {
+        Err(Invalid::new(field, "must be 1 to 64 letters, digits and '-'"))
+    }
+}
+
+fn parse_result(result: &v1::TaskResult, sent_at: i64) -> Result<BeatResult, Invalid> {
+    let report = report_from_wire(result)?;
+    let ended_at = signed(result.ended_at_ms, "results.ended_at_ms")?;
+    let started_at = signed(result.started_at_ms, "results.started_at_ms")?;
+    // Ages by the runner's own clock: its skew does not matter.
+    let age = |at: i64| if at == 0 { 0 } else { sent_at.saturating_sub(at).max(0) };
+    let output: Vec<Chunk> = result
+        .output
+        .iter()
+        .map(|chunk| parse_chunk(chunk.clone(), "results.output"))
+        .collect::<Result<_, _>>()?;
+    if output.iter().any(|chunk| chunk.task_id != result.task_id) {
+        return Err(Invalid::new("results.output", "belongs to another task"));
+    }
+    Ok(BeatResult {
+        task_id: result.task_id,
+        dispatched_start_no: signed(result.dispatched_start_no, "results.dispatched_start_no")?,
+        report,
+        started_age_ms: (started_at != 0).then(|| age(started_at)),
+        ended_age_ms: age(ended_at),
+        totals: [result.stdout_bytes, result.stderr_bytes],
+        output,
+    })
+}

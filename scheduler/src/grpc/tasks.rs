@@ -1,0 +1,368 @@
+//! The task service.
+
+use super::{actor, check_batch, check_reason, invalid, item_error, status};
+use crate::context::{Context, FleetView};
+use crate::flow::cancel::no_such_task;
+use crate::flow::output::{self, Piece, Read};
+use crate::flow::submit::{self, Item};
+use crate::flow::watch::{self, What};
+use crate::flow::{Refusal, cancel};
+use crate::store::output::Stream;
+use crate::store::read::{Filter, TaskRow};
+use crate::store::submit::Stored;
+use std::collections::HashMap;
+use std::sync::Arc;
+use systole_proto::convert::{outcome_to_wire, spec_from_wire, spec_to_wire, state_from_wire, state_to_wire, time_to_wire};
+use systole_proto::v1;
+use systole_proto::v1::task_service_server::TaskService;
+use systole_shared::error::{Code, Invalid};
+use systole_shared::id::Target;
+use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX, PAGE_DEFAULT, PAGE_MAX};
+use systole_shared::policy::why::{Wanted, waiting_for};
+use systole_shared::task::{TaskSpec, TaskState};
+use systole_shared::time::format_utc;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+/// Messages of a stream that wait for a slow reader.
+const STREAM_QUEUE_MAX: usize = 8;
+
+pub struct Tasks {
+    pub ctx: Arc<Context>,
+}
+
+type Stream_<T> = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl TaskService for Tasks {
+    async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
+        let by = actor(&request)?.name;
+        let request = request.into_inner();
+        check_batch(request.items.len(), BATCH_ITEMS_MAX, "items")?;
+        check_reason(&request.reason)?;
+        let items = request
+            .items
+            .into_iter()
+            .map(|item| {
+                let spec = item.spec.ok_or_else(|| Invalid::new("spec", "is missing"))?;
+                Ok(Item {
+                    spec: spec_from_wire(spec)?,
+                    key: item.key,
+                })
+            })
+            .collect();
+        let results = submit::submit(&self.ctx, items, &by, &request.reason)
+            .await
+            .map_err(|refusal| status(&refusal))?;
+        let results = results
+            .into_iter()
+            .map(|result| match result {
+                Ok(Stored::New(id)) => v1::SubmitResult {
+                    id,
+                    ..Default::default()
+                },
+                Ok(Stored::Existing(id)) => v1::SubmitResult {
+                    id,
+                    existing: true,
+                    error: None,
+                },
+                Ok(Stored::KeyReused) => v1::SubmitResult::default(),
+                Err(refusal) => v1::SubmitResult {
+                    error: Some(item_error(&refusal)),
+                    ..Default::default()
+                },
+            })
+            .collect();
+        Ok(Response::new(v1::SubmitResponse { results }))
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        let ids = request.into_inner().ids;
+        check_batch(ids.len(), GET_IDS_MAX, "ids")?;
+        let rows = self.ctx.db.tasks(ids.clone()).await.map_err(store)?;
+        let newest = if rows.len() < ids.len() {
+            self.ctx.db.newest_task_id().await.map_err(store)?
+        } else {
+            0
+        };
+        let mut tasks: HashMap<i64, v1::Task> = to_wire(&self.ctx, rows).await?.into_iter().map(|task| (task.id, task)).collect();
+        let results = ids
+            .iter()
+            .map(|id| match tasks.get(id).cloned() {
+                Some(task) => v1::GetResult {
+                    task: Some(task),
+                    error: None,
+                },
+                None => v1::GetResult {
+                    task: None,
+                    error: Some(item_error(&no_such_task(*id, newest))),
+                },
+            })
+            .collect();
+        tasks.clear();
+        Ok(Response::new(v1::GetResponse { results }))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        let request = request.into_inner();
+        let limit = page_limit(request.limit)?;
+        let mut filter = filter(request.filter)?;
+        if !request.page_token.is_empty() {
+            let id = request.page_token.parse().map_err(|_| bad_page("page_token: is not one of ours; leave it out to begin with the newest"))?;
+            filter.below_id = Some(id);
+        }
+        let (rows, more) = self.ctx.db.list(Arc::new(filter), limit).await.map_err(store)?;
+        let next_page_token = match rows.last() {
+            Some(row) if more => row.id.to_string(),
+            _ => String::new(),
+        };
+        Ok(Response::new(v1::ListResponse {
+            tasks: to_wire(&self.ctx, rows).await?,
+            next_page_token,
+        }))
+    }
+
+    async fn count(&self, request: Request<v1::CountRequest>) -> Result<Response<v1::CountResponse>, Status> {
+        let filter = filter(request.into_inner().filter)?;
+        let counts = self.ctx.db.count(Arc::new(filter)).await.map_err(store)?;
+        Ok(Response::new(v1::CountResponse {
+            total: counts.iter().map(|(_, count)| count).sum(),
+            counts: counts
+                .into_iter()
+                .map(|(state, count)| v1::StateCount {
+                    state: state_to_wire(state).into(),
+                    count,
+                })
+                .collect(),
+        }))
+    }
+
+    async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
+        let by = actor(&request)?.name;
+        let request = request.into_inner();
+        check_batch(request.ids.len(), BATCH_ITEMS_MAX, "ids")?;
+        check_reason(&request.reason)?;
+        let results = cancel::cancel(&self.ctx, request.ids, &by, &request.reason, request.exact)
+            .await
+            .map_err(|refusal| status(&refusal))?;
+        let results = results
+            .into_iter()
+            .map(|result| match result {
+                Ok(cancelled) => v1::CancelResult {
+                    id: cancelled.id,
+                    state: state_to_wire(cancelled.state).into(),
+                    already: cancelled.already,
+                    error: None,
+                },
+                Err(refusal) => v1::CancelResult {
+                    error: Some(item_error(&refusal)),
+                    ..Default::default()
+                },
+            })
+            .collect();
+        Ok(Response::new(v1::CancelResponse { results }))
+    }
+
+    type WatchStream = Stream_<v1::WatchResponse>;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let request = request.into_inner();
+        let what = if request.ids.is_empty() {
+            What::Matching(filter(request.filter)?)
+        } else {
+            check_batch(request.ids.len(), GET_IDS_MAX, "ids")?;
+            What::Ids {
+                ids: request.ids,
+                chain: request.chain,
+            }
+        };
+        let (sender, receiver) = mpsc::channel(STREAM_QUEUE_MAX);
+        let (out, answer) = mpsc::channel(STREAM_QUEUE_MAX);
+        tokio::spawn(watch::watch(Arc::clone(&self.ctx), what, sender));
+        tokio::spawn(forward_tasks(Arc::clone(&self.ctx), receiver, out));
+        Ok(Response::new(Box::pin(ReceiverStream::new(answer))))
+    }
+
+    type ReadOutputStream = Stream_<v1::ReadOutputResponse>;
+
+    async fn read_output(&self, request: Request<v1::ReadOutputRequest>) -> Result<Response<Self::ReadOutputStream>, Status> {
+        let request = request.into_inner();
+        let streams = match Stream::from_number(request.stream) {
+            Some(stream) => vec![(stream, request.offset)],
+            None => vec![(Stream::Stdout, request.offset), (Stream::Stderr, request.stderr_offset)],
+        };
+        let read = Read {
+            task_id: request.task_id,
+            streams,
+            follow: request.follow,
+        };
+        let (sender, mut receiver) = mpsc::channel::<Result<Piece, Refusal>>(STREAM_QUEUE_MAX);
+        tokio::spawn(output::read(Arc::clone(&self.ctx), read, sender));
+        // The first piece decides between an error and a stream.
+        let first = receiver.recv().await;
+        if let Some(Err(refusal)) = first {
+            return Err(status(&refusal));
+        }
+        let rest = tokio_stream::StreamExt::chain(tokio_stream::iter(first), ReceiverStream::new(receiver));
+        let answer = tokio_stream::StreamExt::map(rest, |piece| match piece {
+            Ok(piece) => Ok(v1::ReadOutputResponse {
+                stream: i32::try_from(piece.stream.number()).unwrap_or(0),
+                offset: piece.offset,
+                data: piece.data,
+                dropped_bytes: piece.dropped,
+            }),
+            Err(refusal) => Err(status(&refusal)),
+        });
+        Ok(Response::new(Box::pin(answer)))
+    }
+}
+
+fn store(error: crate::store::StoreError) -> Status {
+    status(&Refusal::from(error))
+}
+
+fn bad_page(message: &str) -> Status {
+    status(&Refusal::new(Code::InvalidPage, message))
+}
+
+fn page_limit(limit: u32) -> Result<usize, Status> {
+    match usize::try_from(limit) {
+        Ok(0) => Ok(PAGE_DEFAULT),
+        Ok(limit) if limit <= PAGE_MAX => Ok(limit),
+        _ => Err(bad_page(&format!("limit: {limit} is outside 1 to {PAGE_MAX}"))),
+    }
+}
+
+fn filter(filter: Option<v1::TaskFilter>) -> Result<Filter, Status> {
+    let filter = filter.unwrap_or_default();
+    let text = |text: String| (!text.is_empty()).then_some(text);
+    let states = filter
+        .states
+        .iter()
+        .map(|&number| state_from_wire(number).ok_or_else(|| invalid(Invalid::new("filter.states", format!("{number} is no task state")))))
+        .collect::<Result<Vec<TaskState>, Status>>()?;
+    let runner = match text(filter.runner) {
+        Some(runner) => Some(Target::parse(&runner, "filter.runner").map_err(invalid)?),
+        None => None,
+    };
+    let time = |ms: u64| (ms != 0).then(|| i64::try_from(ms).unwrap_or(i64::MAX));
+    Ok(Filter {
+        states,
+        job: text(filter.job),
+        name: text(filter.name),
+        runner,
+        tag: text(filter.tag),
+        since_ms: time(filter.since_ms),
+        until_ms: time(filter.until_ms),
+        below_id: None,
+        above_id: None,
+    })
+}
+
+async fn forward_tasks(
+    ctx: Arc<Context>,
+    mut from: mpsc::Receiver<Result<TaskRow, Refusal>>,
+    to: mpsc::Sender<Result<v1::WatchResponse, Status>>,
+) {
+    while let Some(row) = from.recv().await {
+        let answer = match row {
+            Ok(row) => to_wire(&ctx, vec![row]).await.map(|mut tasks| v1::WatchResponse { task: tasks.pop() }),
+            Err(refusal) => Err(status(&refusal)),
+        };
+        if to.send(answer).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Rows as messages, with the reason of those that wait.
+pub async fn to_wire(ctx: &Context, rows: Vec<TaskRow>) -> Result<Vec<v1::Task>, Status> {
+    let waits = rows.iter().any(|row| matches!(row.state(), Ok(TaskState::Queued)));
+    let fleet = if waits {
+        ctx.fleet.view(&ctx.db, ctx.lost_after_ms()).await.map_err(store)?
+    } else {
+        Arc::default()
+    };
+    rows.iter().map(|row| task_to_wire(row, &fleet).map_err(store)).collect()
+}
+
+fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::store::StoreError> {
+    let state = row.state()?;
+    let spec = row.spec()?;
+    let time = |ms: Option<i64>| ms.map_or(0, time_to_wire);
+    let bytes = |n: Option<i64>| n.map_or(0, |n| u64::try_from(n).unwrap_or(0));
+    Ok(v1::Task {
+        id: row.id,
+        root_id: row.root_id(),
+        retry_of: row.retry_of.unwrap_or(0),
+        retried_by: row.retried_by.unwrap_or(0),
+        attempt: u32::try_from(row.attempt).unwrap_or(u32::MAX),
+        state: state_to_wire(state).into(),
+        host: row.host.clone().unwrap_or_default(),
+        slot: row.slot.and_then(|slot| u32::try_from(slot).ok()).unwrap_or(0),
+        created_at_ms: time_to_wire(row.created_at_ms),
+        queued_at_ms: time(row.eligible_at_ms),
+        dispatched_at_ms: time(row.dispatched_at_ms),
+        started_at_ms: time(row.started_at_ms),
+        ended_at_ms: time(row.ended_at_ms),
+        outcome: row.outcome()?.as_ref().map(outcome_to_wire),
+        submitted_by: row.submitted_by.clone(),
+        submit_reason: row.submit_reason.clone().unwrap_or_default(),
+        cancelled_by: row.cancelled_by.clone().unwrap_or_default(),
+        cancel_reason: row.cancel_reason.clone().unwrap_or_default(),
+        late_result: row.late_result.as_deref().and_then(late_result),
+        callback: callback(row),
+        waiting_for: why(row, state, &spec, fleet),
+        stdout_bytes: bytes(row.stdout_bytes),
+        stderr_bytes: bytes(row.stderr_bytes),
+        spec: Some(spec_to_wire(&spec)),
+    })
+}
+
+fn late_result(text: &str) -> Option<v1::Outcome> {
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    let number = |name: &str| value.get(name).and_then(serde_json::Value::as_i64).and_then(|n| i32::try_from(n).ok());
+    let text = |name: &str| value.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    Some(v1::Outcome {
+        kind: text("kind"),
+        exit_code: number("exit_code"),
+        signal: number("signal"),
+        message: text("message"),
+    })
+}
+
+fn callback(row: &TaskRow) -> Option<v1::Callback> {
+    let url = row.callback_url.clone()?;
+    Some(v1::Callback {
+        url,
+        status: row.callback_status.clone().unwrap_or_else(|| "waiting".into()),
+        tries: row.callback_tries.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+        last_error: row.callback_error.clone().unwrap_or_default(),
+        delivery_id: row.delivery_id.clone().unwrap_or_default(),
+    })
+}
+
+fn why(row: &TaskRow, state: TaskState, spec: &TaskSpec, fleet: &FleetView) -> String {
+    match state {
+        TaskState::Created => match (row.run_at_ms, row.retry_of) {
+            (Some(at), None) => format!("starts at {}", format_utc(at)),
+            (Some(at), Some(of)) => format!("attempt {} after {of}, starts at {}", row.attempt, format_utc(at)),
+            (None, _) => String::new(),
+        },
+        TaskState::Queued => waiting_for(
+            &Wanted {
+                queue: &spec.queue,
+                require: &spec.require,
+                target: spec.target.as_ref(),
+            },
+            &fleet.runners,
+            fleet.now_ms,
+        ),
+        TaskState::Dispatched => match (&row.host, row.slot) {
+            (Some(host), Some(slot)) => format!("given to {host}/{slot}, which has not reported it yet"),
+            _ => String::new(),
+        },
+        _ => String::new(),
+    }
+}

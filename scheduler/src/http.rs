@@ -1,0 +1,209 @@
+//! One port: gRPC, and `/healthz` and `/readyz` over plain HTTP; with or without TLS.
+
+use crate::auth::Role;
+use crate::config::TlsFiles;
+use crate::context::Context;
+use crate::grpc::Guard;
+use crate::grpc::admin::Admin;
+use crate::grpc::runners::Runners;
+use crate::grpc::tasks::Tasks;
+use crate::store::StoreError;
+use axum::extract::State;
+use axum::routing::get;
+use http::StatusCode;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use std::sync::Arc;
+use std::time::Duration;
+use systole_proto::v1::runner_admin_server::RunnerAdminServer;
+use systole_proto::v1::runner_service_server::RunnerServiceServer;
+use systole_proto::v1::task_service_server::TaskServiceServer;
+use systole_shared::limits::{BEAT_BYTES_MAX, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::service::interceptor::InterceptedService;
+
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 20_000;
+/// A connection that does not finish its TLS handshake or its request head in this time is closed.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// A client that is gone without a word is noticed within the sum of both.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+const KEEPALIVE_MAX: Duration = Duration::from_secs(5);
+/// Upload of output: 16 chunks of 256 KiB would exceed it; uploads are bounded to 2 MiB together.
+const RUNNER_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// All services and routes.
+pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
+    let guard = |role| Guard {
+        ctx: Arc::clone(&ctx),
+        role,
+    };
+    let tasks = TaskServiceServer::new(Tasks { ctx: Arc::clone(&ctx) })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let runners = RunnerServiceServer::new(Runners { ctx: Arc::clone(&ctx) })
+        .max_decoding_message_size(RUNNER_BYTES_MAX.max(BEAT_BYTES_MAX))
+        .max_encoding_message_size(RUNNER_BYTES_MAX);
+    let admin = RunnerAdminServer::new(Admin { ctx: Arc::clone(&ctx) })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(systole_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .map_err(|error| StoreError::Other(format!("reflection: {error}")))?;
+    let (reporter, health) = tonic_health::server::health_reporter();
+    tokio::spawn(report_health(Arc::clone(&ctx), reporter));
+    let grpc = Routes::new(InterceptedService::new(tasks, guard(Role::Admin)))
+        .add_service(InterceptedService::new(runners, guard(Role::Runner)))
+        .add_service(InterceptedService::new(admin, guard(Role::Admin)))
+        .add_service(InterceptedService::new(reflection, guard(Role::Admin)))
+        // Says only whether this replica serves, so balancers may ask without a token.
+        .add_service(health);
+    let plain = axum::Router::new()
+        .route("/healthz", get(|| async { "alive\n" }))
+        .route("/readyz", get(ready))
+        .with_state(ctx);
+    Ok(grpc.into_axum_router().merge(plain))
+}
+
+async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, &'static str) {
+    if ctx.is_ready() {
+        (StatusCode::OK, "ready\n")
+    } else if ctx.draining.is_cancelled() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the database cannot be written\n")
+    }
+}
+
+async fn report_health(ctx: Arc<Context>, reporter: tonic_health::server::HealthReporter) {
+    const NAMES: [&str; 4] = ["", "systole.v1.TaskService", "systole.v1.RunnerService", "systole.v1.RunnerAdmin"];
+    loop {
+        let status = if ctx.is_ready() {
+            tonic_health::ServingStatus::Serving
+        } else {
+            tonic_health::ServingStatus::NotServing
+        };
+        for name in NAMES {
+            reporter.set_service_status(name, status).await;
+        }
+        if ctx.draining.is_cancelled() {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = ctx.draining.cancelled() => {}
+        }
+    }
+}
+
+/// Reads certificate and key.
+pub fn tls(files: &TlsFiles) -> Result<TlsAcceptor, String> {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let certs = CertificateDer::pem_file_iter(&files.cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| format!("--tls-cert {}: {error}", files.cert.display()))?;
+    if certs.is_empty() {
+        return Err(format!("--tls-cert {}: holds no certificate", files.cert.display()));
+    }
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| format!("--tls-key {}: {error}", files.key.display()))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("TLS: {error}"))?
+        .with_no_client_auth()
+        .with_single_cert(certs, key)
+        .map_err(|error| format!("--tls-cert and --tls-key do not fit together: {error}"))?;
+    // tonic's own server offers h2 only; plain HTTP clients would fail on /healthz.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Serves until `stop`, then lets the calls under way end, at most for `drain_max`.
+pub async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, router: axum::Router, stop: CancellationToken, drain_max: Duration) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let closing = CancellationToken::new();
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stop.cancelled() => break,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of file descriptors, most likely: wait for some to close, never give up.
+                tracing::warn!(%error, "accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            continue; // Full: the connection is closed.
+        };
+        let (tls, router, closing) = (tls.clone(), router.clone(), closing.clone());
+        connections.spawn(async move {
+            let _place = place;
+            tokio::select! {
+                () = connection(stream, tls, router, closing.clone()) => {}
+                () = async { closing.cancelled().await; tokio::time::sleep(drain_max).await } => {}
+            }
+        });
+    }
+    drop(listener);
+    closing.cancel();
+    while connections.join_next().await.is_some() {}
+}
+
+async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: axum::Router, closing: CancellationToken) {
+    // Small answers must not wait for more bytes to send.
+    drop(stream.set_nodelay(true));
+    match tls {
+        None => drive(TokioIo::new(stream), router, closing).await,
+        Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+            Ok(Ok(stream)) => drive(TokioIo::new(stream), router, closing).await,
+            Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
+            Err(_) => tracing::debug!("TLS handshake took too long"),
+        },
+    }
+}
+
+async fn drive<I>(io: I, router: axum::Router, closing: CancellationToken)
+where
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HANDSHAKE_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+        .max_pending_accept_reset_streams(200)
+        .keep_alive_interval(KEEPALIVE_EVERY)
+        .keep_alive_timeout(KEEPALIVE_MAX);
+    let connection = builder.serve_connection(io, TowerToHyperService::new(router));
+    tokio::pin!(connection);
+    tokio::select! {
+        done = connection.as_mut() => {
+            if let Err(error) = done {
+                tracing::debug!(%error, "connection");
+            }
+            return;
+        }
+        () = closing.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection");
+    }
+}

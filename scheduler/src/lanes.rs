@@ -1,0 +1,321 @@
+//! What this replica remembers of the queue: lanes, which of them may hold work, which runners serve
+//! them, and where their scans may begin. All of it is a hint: a forgotten wake-up costs the time until
+//! the next poll and nothing else.
+
+use crate::store::claims::{ClaimPlan, Claimed, LanePlan};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use systole_shared::policy::lane::{Labels, Lane, serves};
+
+/// A scan may begin at the first key that a scan returned at least this long ago: no transaction that
+/// makes a task QUEUED takes longer between reading the clock and its commit.
+const HINT_AGE: Duration = Duration::from_secs(5);
+/// All scans begin at the very first key again after this, in case one did.
+const REWIND_EVERY: Duration = Duration::from_secs(60);
+/// Lanes that one claim scans for one group.
+const LANES_PER_CLAIM_MAX: usize = 32;
+/// One claim in this many goes by age instead of priority.
+const BY_AGE_EVERY: u64 = 16;
+
+#[derive(Debug, Default)]
+pub struct Lanes {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    lanes: HashMap<i64, LaneState>,
+    ids: HashMap<Lane, i64>,
+    groups: Vec<Group>,
+    group_ids: HashMap<(Vec<String>, Labels), usize>,
+    /// Hosts that tasks are aimed at, with the number of their last wake-up.
+    targets: HashMap<String, u64>,
+    wakes: u64,
+    claims: u64,
+}
+
+#[derive(Debug)]
+struct LaneState {
+    lane: Lane,
+    awake: bool,
+    wake_no: u64,
+    /// First keys that scans returned, oldest first.
+    firsts: VecDeque<(Instant, i64)>,
+    from_ms: i64,
+    rewound: Instant,
+}
+
+#[derive(Debug)]
+struct Group {
+    queues: Vec<String>,
+    labels: Labels,
+    /// Lanes it serves, highest priority first.
+    lanes: Vec<i64>,
+}
+
+impl Lanes {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        match self.inner.lock() {
+            Ok(inner) => inner,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    pub fn id_of(&self, lane: &Lane) -> Option<i64> {
+        self.lock().ids.get(lane).copied()
+    }
+
+    /// The highest lane id known.
+    pub fn newest(&self) -> i64 {
+        self.lock().lanes.keys().copied().max().unwrap_or(0)
+    }
+
+    pub fn all_ids(&self) -> Vec<i64> {
+        self.lock().lanes.keys().copied().collect()
+    }
+
+    pub fn add(&self, id: i64, lane: Lane) {
+        let mut inner = self.lock();
+        if inner.lanes.contains_key(&id) {
+            return;
+        }
+        inner.ids.insert(lane.clone(), id);
+        inner.lanes.insert(
+            id,
+            LaneState {
+                lane,
+                awake: false,
+                wake_no: 0,
+                firsts: VecDeque::new(),
+                from_ms: 0,
+                rewound: Instant::now(),
+            },
+        );
+        let Inner { lanes, groups, .. } = &mut *inner;
+        for group in groups {
+            group.lanes = served(lanes, &group.queues, &group.labels);
+        }
+    }
+
+    /// The group of runners with these queues and labels.
+    pub fn group(&self, queues: &[String], labels: &Labels) -> usize {
+        let mut inner = self.lock();
+        let key = (queues.to_vec(), labels.clone());
+        if let Some(&id) = inner.group_ids.get(&key) {
+            return id;
+        }
+        let id = inner.groups.len();
+        let lanes = served(&inner.lanes, queues, labels);
+        inner.groups.push(Group {
+            queues: queues.to_vec(),
+            labels: labels.clone(),
+            lanes,
+        });
+        inner.group_ids.insert(key, id);
+        id
+    }
+
+    /// These lanes and target hosts may hold work.
+    pub fn wake<'a>(&self, lanes: &[i64], targets: impl IntoIterator<Item = &'a str>) {
+        let mut inner = self.lock();
+        inner.wakes += 1;
+        let wake_no = inner.wakes;
+        for id in lanes {
+            if let Some(state) = inner.lanes.get_mut(id) {
+                state.awake = true;
+                state.wake_no = wake_no;
+            }
+        }
+        for target in targets {
+            match inner.targets.get_mut(target) {
+                Some(number) => *number = wake_no,
+                None => {
+                    inner.targets.insert(target.to_owned(), wake_no);
+                }
+            }
+        }
+    }
+
+    /// True when a runner of this group on this host might get something.
+    pub fn has_work(&self, group: usize, host: &str) -> bool {
+        let inner = self.lock();
+        inner.targets.contains_key(host)
+            || inner
+                .groups
+                .get(group)
+                .is_some_and(|group| group.lanes.iter().any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake)))
+    }
+
+    /// Groups with awake lanes, and target hosts.
+    pub fn awake(&self) -> (HashSet<usize>, HashSet<String>) {
+        let inner = self.lock();
+        let groups = inner
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| group.lanes.iter().any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake)))
+            .map(|(id, _)| id)
+            .collect();
+        (groups, inner.targets.keys().cloned().collect())
+    }
+
+    /// What a claim for these groups and hosts scans.
+    pub fn plan<'a>(&self, groups: impl IntoIterator<Item = usize>, hosts: impl IntoIterator<Item = &'a str>) -> ClaimPlan {
+        let mut inner = self.lock();
+        let mut plan = ClaimPlan::default();
+        for host in hosts {
+            if let Some(&wake_no) = inner.targets.get(host) {
+                plan.targets.insert(host.to_owned(), wake_no);
+            }
+        }
+        for id in groups.into_iter().collect::<HashSet<_>>() {
+            let Some(group) = inner.groups.get(id) else { continue };
+            let lanes: Vec<LanePlan> = group
+                .lanes
+                .iter()
+                .filter_map(|lane_id| inner.lanes.get(lane_id).map(|state| (*lane_id, state)))
+                .filter(|(_, state)| state.awake)
+                .take(LANES_PER_CLAIM_MAX)
+                .map(|(lane_id, state)| LanePlan {
+                    lane_id,
+                    priority: state.lane.priority,
+                    from_ms: state.from_ms,
+                    wake_no: state.wake_no,
+                })
+                .collect();
+            if !plan.targets.is_empty() {
+                plan.serves.insert(id, group.lanes.iter().copied().collect());
+            }
+            plan.lanes.insert(id, lanes);
+        }
+        inner.claims += 1;
+        plan.by_age = inner.claims.is_multiple_of(BY_AGE_EVERY);
+        plan
+    }
+
+    /// What a claim saw. Call only after its commit.
+    pub fn learn(&self, plan: &ClaimPlan, claimed: &Claimed) {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        for seen in &claimed.seen {
+            let Some(state) = inner.lanes.get_mut(&seen.lane_id) else { continue };
+            if seen.exhausted && state.wake_no == seen.wake_no {
+                state.awake = false;
+            }
+            state.saw(now, seen.first_ms);
+        }
+        for host in &claimed.targets_done {
+            // Unless it was woken again meanwhile.
+            if inner.targets.get(host) == plan.targets.get(host) {
+                inner.targets.remove(host);
+            }
+        }
+    }
+}
+
+impl LaneState {
+    fn saw(&mut self, now: Instant, first_ms: Option<i64>) {
+        if now.duration_since(self.rewound) >= REWIND_EVERY {
+            self.rewound = now;
+            self.from_ms = 0;
+            self.firsts.clear();
+            return;
+        }
+        if let Some(first) = first_ms {
+            if self.firsts.back().is_none_or(|(at, _)| now.duration_since(*at) >= HINT_AGE / 10) {
+                self.firsts.push_back((now, first));
+            }
+        }
+        while let Some(&(at, first)) = self.firsts.front() {
+            if now.duration_since(at) < HINT_AGE {
+                break;
+            }
+            self.from_ms = self.from_ms.max(first);
+            self.firsts.pop_front();
+        }
+    }
+}
+
+fn served(lanes: &HashMap<i64, LaneState>, queues: &[String], labels: &Labels) -> Vec<i64> {
+    let mut ids: Vec<(u32, i64)> = lanes
+        .iter()
+        .filter(|(_, state)| serves(queues, labels, &state.lane))
+        .map(|(id, state)| (state.lane.priority, *id))
+        .collect();
+    ids.sort_by_key(|&(priority, id)| (std::cmp::Reverse(priority), id));
+    ids.into_iter().map(|(_, id)| id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::claims::LaneSeen;
+
+    fn lane(priority: u32) -> Lane {
+        Lane {
+            queue: "default".into(),
+            require: Labels::new(),
+            priority,
+        }
+    }
+
+    fn seen(lane_id: i64, wake_no: u64) -> Claimed {
+        Claimed {
+            seen: vec![LaneSeen {
+                lane_id,
+                wake_no,
+                first_ms: None,
+                exhausted: true,
+            }],
+            ..Claimed::default()
+        }
+    }
+
+    #[test]
+    fn an_exhausted_lane_sleeps_unless_it_was_woken_meanwhile() {
+        let lanes = Lanes::default();
+        lanes.add(1, lane(5));
+        let group = lanes.group(&[], &Labels::new());
+        assert!(!lanes.has_work(group, "a"));
+        lanes.wake(&[1], []);
+        let plan = lanes.plan([group], []);
+        lanes.wake(&[1], []);
+        lanes.learn(&plan, &seen(1, plan.lanes[&group][0].wake_no));
+        assert!(lanes.has_work(group, "a"), "the second wake-up must not be lost");
+        let plan = lanes.plan([group], []);
+        lanes.learn(&plan, &seen(1, plan.lanes[&group][0].wake_no));
+        assert!(!lanes.has_work(group, "a"));
+    }
+
+    #[test]
+    fn lanes_are_planned_by_priority_and_new_ones_join_old_groups() {
+        let lanes = Lanes::default();
+        let group = lanes.group(&[], &Labels::new());
+        lanes.add(1, lane(0));
+        lanes.add(2, lane(9));
+        lanes.wake(&[1, 2], []);
+        let order: Vec<i64> = lanes.plan([group], []).lanes[&group].iter().map(|lane| lane.lane_id).collect();
+        assert_eq!(order, [2, 1]);
+    }
+
+    #[test]
+    fn a_scan_begins_no_later_than_what_was_first_five_seconds_ago() {
+        let start = Instant::now();
+        let mut state = LaneState {
+            lane: lane(5),
+            awake: true,
+            wake_no: 0,
+            firsts: VecDeque::new(),
+            from_ms: 0,
+            rewound: start,
+        };
+        state.saw(start, Some(100));
+        state.saw(start + Duration::from_secs(4), Some(900));
+        assert_eq!(state.from_ms, 0);
+        state.saw(start + Duration::from_secs(6), Some(1_500));
+        assert_eq!(state.from_ms, 100);
+        state.saw(start + Duration::from_secs(61), Some(9_000));
+        assert_eq!(state.from_ms, 0, "rewound");
+    }
+}

@@ -1,0 +1,152 @@
+//! The slow poll behind all notifications, and the messages between replicas. A message that is lost
+//! costs the time until the next poll.
+
+use crate::context::Context;
+use crate::parked::Answer;
+use crate::store::StoreError;
+use crate::wake::Message;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Messages are collected for this long, so that a flood of submissions is not a flood of messages.
+const DEBOUNCE: Duration = Duration::from_millis(10);
+/// How often the listening connection is asked whether it lives.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// A poll that took long is repeated only after this many times its length.
+const REST_FACTOR: u32 = 20;
+/// Lane ids become visible out of order; this many below the newest are read again.
+const LANE_OVERLAP: i64 = 100;
+
+pub async fn run(ctx: Arc<Context>) {
+    loop {
+        let began = Instant::now();
+        match tick(&ctx).await {
+            Ok(()) => ctx.health.committed(),
+            Err(error) => tracing::warn!(%error, "poll"),
+        }
+        if !ctx.health.can_commit(ctx.beat_ms()) && !ctx.parked.is_empty() {
+            tracing::warn!("this replica cannot commit: its runners are sent to the others");
+            ctx.parked.answer_all(&Answer::Unavailable);
+        }
+        let rest = ctx.config.timing.poll.max(began.elapsed() * REST_FACTOR);
+        tokio::select! {
+            () = tokio::time::sleep(rest) => {}
+            () = ctx.wake.poll.notified() => {}
+            () = ctx.draining.cancelled() => return,
+        }
+    }
+}
+
+/// Looks at everything that a notification may have told.
+async fn tick(ctx: &Context) -> Result<(), StoreError> {
+    // A write: a database that reads but does not commit must not look healthy.
+    ctx.db.tick(ctx.replica.clone()).await?;
+    ctx.tokens.set(ctx.db.tokens().await?);
+    for (id, lane) in ctx.db.lanes_after(ctx.lanes.newest() - LANE_OVERLAP).await? {
+        ctx.lanes.add(id, lane);
+    }
+    ctx.newest_task_id.fetch_max(ctx.db.newest_task_id().await?, Ordering::Relaxed);
+    let (lanes, targets) = ctx.db.work().await?;
+    ctx.parked.offer_all();
+    if !lanes.is_empty() || !targets.is_empty() {
+        ctx.wake.work_here(&lanes, &targets);
+    }
+    look_for_stops(ctx).await
+}
+
+async fn look_for_stops(ctx: &Context) -> Result<(), StoreError> {
+    if ctx.parked.is_empty() {
+        return Ok(());
+    }
+    for task in ctx.db.terminating_tasks().await? {
+        ctx.parked.stop(&task.host, task.slot, task.id);
+    }
+    Ok(())
+}
+
+/// Sends what this replica has to tell, collected.
+pub async fn notifier(ctx: Arc<Context>) {
+    loop {
+        tokio::select! {
+            () = ctx.wake.notify.notified() => {}
+            () = ctx.draining.cancelled() => return,
+        }
+        let Some(mut message) = ctx.wake.take_message() else { continue };
+        message.from.clone_from(&ctx.replica);
+        match serde_json::to_string(&message) {
+            Ok(payload) => {
+                if let Err(error) = ctx.db.notify(payload).await {
+                    tracing::debug!(%error, "notify");
+                }
+            }
+            Err(error) => tracing::error!(%error, "notify"),
+        }
+        tokio::time::sleep(DEBOUNCE).await;
+    }
+}
+
+/// Listens to the other replicas, on a connection of its own that is made again whenever it is lost.
+pub async fn listener(ctx: Arc<Context>) {
+    let mut backoff = Duration::from_millis(100);
+    loop {
+        match listen(&ctx).await {
+            Ok(()) => return,
+            Err(error) => {
+                if ctx.draining.is_cancelled() {
+                    return;
+                }
+                tracing::warn!(%error, "the listening connection is made again");
+                // Messages may have been missed.
+                ctx.wake.poll.notify_one();
+            }
+        }
+        if !super::pause(&ctx, backoff).await {
+            return;
+        }
+        backoff = (backoff * 2).min(Duration::from_secs(5));
+    }
+}
+
+async fn listen(ctx: &Context) -> Result<(), StoreError> {
+    let Some(mut listener) = ctx.db.listen().await? else {
+        return Ok(());
+    };
+    ctx.wake.poll.notify_one();
+    loop {
+        tokio::select! {
+            message = tokio::time::timeout(PING_EVERY, listener.next()) => match message {
+                Ok(payload) => hear(ctx, &payload?).await?,
+                Err(_) => listener.ping().await?,
+            },
+            () = ctx.draining.cancelled() => return Ok(()),
+        }
+    }
+}
+
+async fn hear(ctx: &Context, payload: &str) -> Result<(), StoreError> {
+    let message: Message = match serde_json::from_str(payload) {
+        Ok(message) => message,
+        // From a replica of another version, or from a person: the poll finds what it meant.
+        Err(_) => Message {
+            all: true,
+            ..Message::default()
+        },
+    };
+    if message.from == ctx.replica {
+        return Ok(());
+    }
+    let known = ctx.lanes.all_ids();
+    if message.all || message.lanes.iter().any(|id| !known.contains(id)) {
+        ctx.wake.poll.notify_one();
+    }
+    let lanes: Vec<i64> = message.lanes.into_iter().collect();
+    let targets: Vec<String> = message.targets.into_iter().collect();
+    if !lanes.is_empty() || !targets.is_empty() {
+        ctx.wake.work_here(&lanes, &targets);
+    }
+    if message.stop {
+        look_for_stops(ctx).await?;
+    }
+    Ok(())
+}

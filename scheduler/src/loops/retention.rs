@@ -1,0 +1,76 @@
+//! Retention: ended tasks and their output go after a time, and the oldest output when there is too much.
+//! Always in bounded steps.
+
+use crate::context::Context;
+use crate::store::StoreError;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rest between two steps, so that the clean-up never competes with the work.
+const STEP_REST: Duration = Duration::from_millis(20);
+/// Steps of one pass; the next pass goes on.
+const STEPS_MAX: u32 = 2_000;
+/// Hosts that were not seen for this long and hold nothing are forgotten.
+const HOSTS_UNSEEN_MS: i64 = 7 * 24 * 3_600_000;
+
+pub async fn run(ctx: Arc<Context>) {
+    loop {
+        if !super::pause(&ctx, ctx.config.retention.period).await {
+            return;
+        }
+        if let Err(error) = pass(&ctx).await {
+            tracing::warn!(%error, "retention");
+        }
+    }
+}
+
+/// One pass.
+pub async fn pass(ctx: &Context) -> Result<(), StoreError> {
+    let keep_ms = i64::try_from(ctx.config.retention.keep.as_millis()).unwrap_or(i64::MAX);
+    if keep_ms > 0 {
+        let mut cursor = 0;
+        let mut deleted = 0;
+        for _ in 0..STEPS_MAX {
+            let cleaned = ctx.db.clean_tasks(cursor, keep_ms).await?;
+            deleted += cleaned.deleted;
+            match cleaned.cursor {
+                Some(next) => cursor = next,
+                None => break,
+            }
+            if !super::pause(ctx, STEP_REST).await {
+                return Ok(());
+            }
+        }
+        if deleted > 0 {
+            tracing::info!(deleted, "ended tasks deleted by age");
+        }
+    }
+    ctx.db.clean_keys().await?;
+    ctx.db.forget_hosts(HOSTS_UNSEEN_MS).await?;
+    drop_output(ctx).await
+}
+
+async fn drop_output(ctx: &Context) -> Result<(), StoreError> {
+    let budget = ctx.config.retention.output_budget;
+    let stored = ctx.db.output_total().await?;
+    let mut excess = stored.saturating_sub(budget);
+    let mut freed = 0;
+    for _ in 0..STEPS_MAX {
+        if excess == 0 {
+            break;
+        }
+        let step = ctx.db.drop_oldest_output(excess).await?;
+        if step == 0 {
+            break; // What is left belongs to tasks that still run.
+        }
+        freed += step;
+        excess = excess.saturating_sub(step);
+        if !super::pause(ctx, STEP_REST).await {
+            return Ok(());
+        }
+    }
+    if freed > 0 {
+        tracing::info!(freed, budget, "output of the oldest tasks dropped: over budget");
+    }
+    Ok(())
+}
