@@ -65,6 +65,8 @@ impl Running {
 /// Starts a replica; it ends in order when `shutdown` is cancelled.
 pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Running, StartError> {
     check(&config)?;
+    // One crypto provider for the whole process; a second call changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let tls = config.tls.as_ref().map(http::tls).transpose().map_err(StartError::Config)?;
     let listener = TcpListener::bind(config.listen).await.map_err(|error| StartError::Listen {
         addr: config.listen,

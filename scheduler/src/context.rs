@@ -83,6 +83,11 @@ impl Context {
         i64::try_from(self.config.timing.lost_after.as_millis()).unwrap_or(i64::MAX)
     }
 
+    /// Beats whose answers are held back here.
+    pub fn parked_beats(&self) -> usize {
+        self.parked.len()
+    }
+
     /// For balancers: send new calls here.
     pub fn is_ready(&self) -> bool {
         self.health.has_started() && !self.draining.is_cancelled() && self.health.can_commit(self.beat_ms())

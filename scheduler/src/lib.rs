@@ -8,11 +8,11 @@ pub mod context;
 pub mod flow;
 mod grpc;
 mod http;
-mod lanes;
+pub mod lanes;
 pub mod loops;
-mod parked;
+pub mod parked;
 pub mod store;
-mod wake;
+pub mod wake;
 
 pub use app::{Running, StartError, start};
 pub use auth::TokenFiles;

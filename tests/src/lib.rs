@@ -1,1 +1,11 @@
-//! placeholder
+//! The harness of the whole-system tests: real databases, real replicas, real sockets.
+
+pub mod databases;
+pub mod postgres;
+pub mod replica;
+pub mod sim;
+pub mod wait;
+
+pub use databases::TestDb;
+pub use replica::Replica;
+pub use sim::SimRunner;

@@ -276,8 +276,12 @@ fn named(sql: &Sql, error: sqlx::Error) -> StoreError {
 
 enum Pools {
     Pg { beats: PgPool, api: PgPool },
-    // The lock file is held as long as the pools live; dropping it lets another process open the file.
-    Lite { writer: SqlitePool, readers: SqlitePool, _lock: nix::fcntl::Flock<std::fs::File> },
+    Lite {
+        writer: SqlitePool,
+        readers: SqlitePool,
+        /// Held until the database is closed; then another process may open the file.
+        lock: std::sync::Mutex<Option<nix::fcntl::Flock<std::fs::File>>>,
+    },
 }
 
 /// A database, open and ready.
@@ -426,9 +430,12 @@ impl Db {
                 beats.close().await;
                 api.close().await;
             }
-            Pools::Lite { writer, readers, .. } => {
+            Pools::Lite { writer, readers, lock } => {
                 readers.close().await;
                 writer.close().await;
+                if let Ok(mut lock) = lock.lock() {
+                    lock.take();
+                }
             }
         }
     }
@@ -539,7 +546,7 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
     Ok(Pools::Lite {
         writer,
         readers,
-        _lock: lock,
+        lock: std::sync::Mutex::new(Some(lock)),
     })
 }
 
