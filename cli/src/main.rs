@@ -1,1 +1,54 @@
-fn main() {}
+//! The one binary `systole`: the client commands, and the services `up`, `scheduler` and `runner`.
+//!
+//! Data goes to stdout, everything else to stderr. Each command is a file under `commands` and
+//! returns its exit status or a [`Failure`](failure::Failure); this file alone ends the process.
+
+mod args;
+mod client;
+mod commands;
+mod exit_code;
+mod failure;
+mod follow;
+mod output;
+mod paths;
+mod service;
+mod spec;
+mod url;
+
+use clap::Parser as _;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Both TLS users of this process (client and scheduler) take the process default. It can only
+    // be set already by ourselves, so the result says nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let cli = args::Cli::parse();
+    match start(&cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            output::error(&failure.to_string());
+            ExitCode::from(failure.exit)
+        }
+    }
+}
+
+fn start(cli: &args::Cli) -> Result<u8, Failure> {
+    if let args::Command::Completions(completions) = &cli.command {
+        return Ok(commands::completions::run(completions));
+    }
+    // A client asks one question and goes: threads would only cost start time. Services use all cores.
+    let mut builder = if cli.command.is_service() {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    let runtime = builder
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::unexpected(format!("the runtime could not be started: {error}")))?;
+    let result = runtime.block_on(Box::pin(commands::dispatch(cli)));
+    // A thread that is stuck writing to a full pipe must not keep the process.
+    runtime.shutdown_background();
+    result
+}

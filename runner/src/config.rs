@@ -1,11 +1,16 @@
-//! What a runner process is told at its start.
+//! What a runner process is told at its start, and whether it makes sense.
 
+use crate::RunnerError;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+use systole_shared::error::Invalid;
+use systole_shared::id::check_host;
+use systole_shared::limits::{LABELS_MAX, QUEUES_MAX, SLOTS_MAX};
+use systole_shared::task::spec::{check_labels, check_word};
 
 /// One runner process: `slots` runners `HOST/0` to `HOST/slots-1` over one connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RunnerConfig {
     /// Scheduler addresses (`http://…` or `https://…`), one or more; tried in turn when one fails.
     pub urls: Vec<String>,
@@ -24,4 +29,74 @@ pub struct RunnerConfig {
     pub data_dir: PathBuf,
     /// From TERM to KILL; default 10 s.
     pub kill_grace: Duration,
+}
+
+/// Without the token: configurations end up in logs.
+impl std::fmt::Debug for RunnerConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunnerConfig")
+            .field("urls", &self.urls)
+            .field("host", &self.host)
+            .field("slots", &self.slots)
+            .field("queues", &self.queues)
+            .field("labels", &self.labels)
+            .field("data_dir", &self.data_dir)
+            .field("kill_grace", &self.kill_grace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RunnerConfig {
+    /// Everything but the addresses and the token, which the link checks as it takes them apart.
+    pub(crate) fn check(&self) -> Result<(), RunnerError> {
+        check_host(&self.host, "host")?;
+        if self.slots == 0 || self.slots > SLOTS_MAX {
+            let message = format!("is {}; give 1 to {SLOTS_MAX}", self.slots);
+            return Err(Invalid::new("slots", message).into());
+        }
+        if self.queues.len() > QUEUES_MAX {
+            let message = format!("has {} entries; at most {QUEUES_MAX} are allowed", self.queues.len());
+            return Err(Invalid::new("queues", message).into());
+        }
+        for queue in &self.queues {
+            check_word(queue, "queues")?;
+        }
+        check_labels(&self.labels, LABELS_MAX, "labels")?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn config(data_dir: &std::path::Path) -> RunnerConfig {
+        RunnerConfig {
+            urls: vec!["http://127.0.0.1:1".into()],
+            token: "secret".into(),
+            ca_pem: None,
+            host: "h".into(),
+            slots: 1,
+            queues: Vec::new(),
+            labels: BTreeMap::new(),
+            data_dir: data_dir.to_owned(),
+            kill_grace: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named() {
+        let good = config(std::path::Path::new("/tmp/x"));
+        assert!(good.check().is_ok());
+        let refused = |change: fn(&mut RunnerConfig)| {
+            let mut config = good.clone();
+            change(&mut config);
+            config.check().expect_err("must be refused").to_string()
+        };
+        assert!(refused(|c| c.host = "a b".into()).contains("host"));
+        assert!(refused(|c| c.slots = 0).contains("slots"));
+        assert!(refused(|c| c.queues = vec!["A".into()]).contains("queues"));
+        assert!(refused(|c| drop(c.labels.insert("GPU".into(), "1".into()))).contains("labels"));
+        assert!(!format!("{good:?}").contains("secret"));
+    }
 }

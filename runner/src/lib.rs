@@ -1,3 +1,26 @@
 //! The runner: takes tasks from schedulers and supervises one child process per slot.
+//!
+//! Who calls it: the command line (`systole runner`) and the tests, through [`run`]. It talks to
+//! schedulers through the contract only and must not know how they store or choose tasks. What an
+//! answer means is decided by `systole_shared::heartbeat::react`; this crate makes it happen.
+//!
+//! From the outside in: [`run`] wires everything; `agent` is the loop of one slot; `link` is the way
+//! to the schedulers; `child` starts, watches and ends processes; `journal` is what is known on disk.
 
+mod agent;
+mod backoff;
+mod boottime;
+mod child;
 pub mod config;
+mod error;
+mod host;
+mod journal;
+mod link;
+mod procfs;
+mod run;
+mod state_dir;
+mod sweep;
+
+pub use error::RunnerError;
+pub use host::default_host_name;
+pub use run::run;

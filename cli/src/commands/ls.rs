@@ -1,0 +1,193 @@
+//! `systole ls`: the newest tasks, and why they wait or how they ended.
+
+use super::now_ms;
+use crate::args::{Format, Global, LsArgs};
+use crate::client::Client;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::output::table::{self, Column, Text, plain};
+use crate::output::{self, Output, color, json, text};
+use systole_proto::convert::{state_from_wire, state_to_wire, time_to_wire};
+use systole_proto::v1;
+
+/// Rows of a table when nobody says otherwise.
+const TABLE_ROWS: u64 = 20;
+/// Tasks of one call. A task may have 1 MiB, so pages are kept well below the bound of the contract.
+const PAGE: u64 = 200;
+
+const COLUMNS: [Column; 7] = [
+    Column::whole("ID"),
+    Column::whole("STATE"),
+    Column::cut("NAME", 8).droppable(1),
+    Column::whole("RUNNER").droppable(3),
+    Column::whole("STARTED").droppable(4),
+    Column::whole("TOOK").droppable(2),
+    Column::cut("WHY / OUTCOME", 12),
+];
+
+const WIDE_COLUMNS: [Column; 15] = [
+    Column::whole("ID"),
+    Column::whole("STATE"),
+    Column::whole("NAME"),
+    Column::whole("QUEUE"),
+    Column::whole("PRIORITY"),
+    Column::whole("RUNNER"),
+    Column::whole("CREATED"),
+    Column::whole("STARTED"),
+    Column::whole("ENDED"),
+    Column::whole("TOOK"),
+    Column::whole("BY"),
+    Column::whole("CHAIN"),
+    Column::whole("TAGS"),
+    Column::whole("WHY / OUTCOME"),
+    Column::whole("COMMAND"),
+];
+
+pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
+    let output = Output::new(global);
+    let client = Client::new(global)?;
+    let limit = args.limit.unwrap_or(if output.format.is_for_people() {
+        TABLE_ROWS
+    } else {
+        u64::MAX
+    });
+    let mut tasks: Vec<v1::Task> = Vec::new();
+    let mut count = 0;
+    let mut page_token = String::new();
+    let more = loop {
+        let request = v1::ListRequest {
+            filter: Some(filter(args)),
+            limit: u32::try_from((limit - count).min(PAGE)).unwrap_or(0),
+            page_token: std::mem::take(&mut page_token),
+        };
+        let response = client.list(request).await?;
+        count += response.tasks.len() as u64;
+        match output.format {
+            // These need not wait for the last page, nor hold them all.
+            Format::Jsonl => response
+                .tasks
+                .iter()
+                .for_each(|task| json::object(&json::Task::from(task))),
+            Format::Id => response
+                .tasks
+                .iter()
+                .for_each(|task| output::line(&task.id.to_string())),
+            Format::Table | Format::Wide | Format::Json => tasks.extend(response.tasks),
+        }
+        if response.next_page_token.is_empty() {
+            break false;
+        }
+        if count >= limit {
+            break true;
+        }
+        page_token = response.next_page_token;
+    };
+    match output.format {
+        Format::Jsonl | Format::Id => {}
+        Format::Json => json::document(&json::Tasks {
+            tasks: tasks.iter().map(json::Task::from).collect(),
+        }),
+        Format::Table => table::print(&COLUMNS, &rows(&tasks, row), &output),
+        Format::Wide => table::print(&WIDE_COLUMNS, &rows(&tasks, wide_row), &output),
+    }
+    if more && args.limit.is_none() && output.width.is_some() {
+        output.note(&format!("the newest {TABLE_ROWS} are shown; -n shows more"));
+    }
+    Ok(exit_code::OK)
+}
+
+fn filter(args: &LsArgs) -> v1::TaskFilter {
+    v1::TaskFilter {
+        states: args.state.iter().map(|&state| state_to_wire(state).into()).collect(),
+        job: args.job.clone().unwrap_or_default(),
+        runner: args.runner.as_ref().map(ToString::to_string).unwrap_or_default(),
+        tag: args.tag.clone().unwrap_or_default(),
+        since_ms: args.since.map_or(0, time_to_wire),
+        until_ms: args.until.map_or(0, time_to_wire),
+        name: args.name.clone().unwrap_or_default(),
+    }
+}
+
+fn rows(tasks: &[v1::Task], row: fn(&v1::Task, u64) -> Vec<Text>) -> Vec<Vec<Text>> {
+    let now = now_ms();
+    tasks.iter().map(|task| row(task, now)).collect()
+}
+
+fn state(task: &v1::Task) -> Text {
+    (
+        text::state_name(task.state),
+        color::of_state(state_from_wire(task.state)),
+    )
+}
+
+fn row(task: &v1::Task, now: u64) -> Vec<Text> {
+    vec![
+        plain(task.id.to_string()),
+        state(task),
+        plain(text::name(task)),
+        plain(text::runner(task)),
+        plain(text::short_time(task.started_at_ms, now)),
+        plain(text::took(task, now)),
+        plain(text::why_or_outcome(task)),
+    ]
+}
+
+fn wide_row(task: &v1::Task, now: u64) -> Vec<Text> {
+    let default = v1::TaskSpec::default();
+    let spec = task.spec.as_ref().unwrap_or(&default);
+    vec![
+        plain(task.id.to_string()),
+        state(task),
+        plain(text::name(task)),
+        plain(spec.queue.as_str()),
+        plain(spec.priority.map(|priority| priority.to_string()).unwrap_or_default()),
+        plain(text::runner(task)),
+        plain(text::full_time(task.created_at_ms)),
+        plain(text::full_time(task.started_at_ms)),
+        plain(text::full_time(task.ended_at_ms)),
+        plain(text::took(task, now)),
+        plain(task.submitted_by.as_str()),
+        plain(task.root_id.to_string()),
+        plain(spec.tags.join(" ")),
+        plain(text::why_or_outcome(task)),
+        plain(text::command_line(&spec.command)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systole_shared::task::TaskState;
+
+    #[test]
+    fn a_list_fits_40_columns() {
+        let tasks: Vec<v1::Task> = TaskState::ALL
+            .into_iter()
+            .zip(123_450..)
+            .map(|(state, id)| v1::Task {
+                id,
+                state: state_to_wire(state).into(),
+                host: "a-host-with-a-rather-long-name".into(),
+                started_at_ms: 1_800_000_000_000,
+                ended_at_ms: 1_800_000_700_000,
+                waiting_for: "4 of 4 slots busy (longest: 1830, 12m00s)".into(),
+                spec: Some(v1::TaskSpec {
+                    name: "a name that is longer than any column".into(),
+                    ..v1::TaskSpec::default()
+                }),
+                ..v1::Task::default()
+            })
+            .collect();
+        let text = table::render(&COLUMNS, &rows(&tasks, row), Some(40), false);
+        assert_eq!(text.lines().count(), 11);
+        for (line, task) in text.lines().skip(1).zip(&tasks) {
+            assert!(line.chars().count() <= 40, "{line:?}");
+            assert!(
+                line.starts_with(&format!("{}  {}", task.id, text::state_name(task.state))),
+                "{line:?}"
+            );
+        }
+        assert_eq!(wide_row(&tasks[0], 0).len(), WIDE_COLUMNS.len());
+        assert_eq!(row(&tasks[0], 0).len(), COLUMNS.len());
+    }
+}

@@ -1,0 +1,40 @@
+//! One file per command. A command takes its options and returns its exit status.
+
+mod cancel;
+pub mod completions;
+mod logs;
+mod ls;
+mod run;
+mod runner;
+mod runners;
+mod scheduler;
+mod show;
+mod submit;
+mod up;
+mod wait;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+
+pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Up(args) => up::run(global, args).await,
+        Command::Scheduler(args) => scheduler::run(global, args).await,
+        Command::Runner(args) => runner::run(global, args).await,
+        Command::Run(args) => run::run(global, args).await,
+        Command::Submit(args) => submit::run(global, args).await,
+        Command::Ls(args) => ls::run(global, args).await,
+        Command::Show(args) => show::run(global, args).await,
+        Command::Logs(args) => logs::run(global, args).await,
+        Command::Wait(args) => wait::run(global, args).await,
+        Command::Cancel(args) => cancel::run(global, args).await,
+        Command::Runners(args) => runners::run(global, args).await,
+        Command::Completions(args) => Ok(completions::run(args)),
+    }
+}
+
+/// This machine's time, for display.
+fn now_ms() -> u64 {
+    u64::try_from(systole_shared::clock::now_ms()).unwrap_or(0)
+}

@@ -1,0 +1,69 @@
+//! `systole runner`: takes tasks and runs them on this machine.
+
+use crate::args::{Global, LogFormat, RunnerArgs};
+use crate::failure::Failure;
+use crate::paths::{self, Role};
+use crate::service::{Signals, default_slots, labels, queues, start_log};
+use crate::url::Url;
+use crate::{client, exit_code, output};
+use systole_runner::RunnerError;
+use systole_runner::config::RunnerConfig;
+use tokio_util::sync::CancellationToken;
+
+pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
+    let urls = client::urls(global)?;
+    let data_dir = match &args.data_dir {
+        Some(dir) => dir.clone(),
+        None => paths::data_dir()?.join("runner"),
+    };
+    let config = RunnerConfig {
+        token: client::token(&urls, args.token_file.as_deref(), Role::Runner)?,
+        ca_pem: client::ca_pem(global)?,
+        host: args.name.clone().unwrap_or_else(systole_runner::default_host_name),
+        slots: args.slots.unwrap_or_else(default_slots),
+        queues: queues(&args.queues)?,
+        labels: labels(&args.labels)?,
+        kill_grace: args.kill_grace,
+        urls: urls.iter().map(|url| url.as_str().to_owned()).collect(),
+        data_dir,
+    };
+    paths::make_private_dir(&config.data_dir, "--data-dir")?;
+    start_log(&args.log, global.no_color)?;
+    let mut signals = Signals::new()?;
+    if !global.quiet && args.log.log == LogFormat::Text {
+        let slots = if config.slots == 1 {
+            "1 slot".to_owned()
+        } else {
+            format!("{} slots", config.slots)
+        };
+        let urls = urls.iter().map(Url::as_str).collect::<Vec<_>>().join(", ");
+        output::note(&format!(
+            "systole {}: runner {} with {slots}, for {urls}",
+            env!("CARGO_PKG_VERSION"),
+            config.host
+        ));
+    }
+    let shutdown = CancellationToken::new();
+    let mut running = Box::pin(systole_runner::run(config, shutdown.clone()));
+    tokio::select! {
+        ended = &mut running => {
+            ended.map_err(failure)?;
+            return Err(Failure::unexpected("the runner ended by itself; its log says why"));
+        }
+        _ = signals.next() => {}
+    }
+    shutdown.cancel();
+    signals.or_exit(running).await.map_err(failure)?;
+    Ok(exit_code::OK)
+}
+
+pub fn failure(error: RunnerError) -> Failure {
+    let exit = match &error {
+        RunnerError::NoUrl | RunnerError::BadUrl { .. } | RunnerError::BadCa(_) | RunnerError::Invalid(_) => {
+            exit_code::USAGE
+        }
+        RunnerError::BadToken | RunnerError::DataDirInUse(_) => exit_code::REFUSED,
+        RunnerError::DataDir { .. } | RunnerError::Host(_) => exit_code::NO,
+    };
+    Failure::new(exit, error.to_string())
+}

@@ -1,0 +1,206 @@
+//! `systole runners`: who is there, and who gets no new tasks.
+
+use super::now_ms;
+use crate::args::{CordonArgs, Format, Global, RunnersAction, RunnersArgs};
+use crate::client::Client;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::output::table::{self, Column, Text, plain};
+use crate::output::{self, Output, color, json, text};
+use systole_proto::v1;
+use systole_shared::limits::PAGE_MAX;
+
+const COLUMNS: [Column; 7] = [
+    Column::cut("RUNNER", 12),
+    Column::whole("STATE"),
+    Column::whole("TASK"),
+    Column::cut("LABELS", 8).droppable(1),
+    Column::cut("QUEUES", 7).droppable(2),
+    Column::whole("VERSION").droppable(3),
+    Column::whole("SEEN").droppable(4),
+];
+
+const WIDE_COLUMNS: [Column; 10] = [
+    Column::whole("RUNNER"),
+    Column::whole("STATE"),
+    Column::whole("TASK"),
+    Column::whole("LABELS"),
+    Column::whole("QUEUES"),
+    Column::whole("VERSION"),
+    Column::whole("SEEN"),
+    Column::whole("CLOCK"),
+    Column::whole("CORDON"),
+    Column::whole("HOST"),
+];
+
+pub async fn run(global: &Global, args: &RunnersArgs) -> Result<u8, Failure> {
+    let output = Output::new(global);
+    let client = Client::new(global)?;
+    match &args.action {
+        None => list(&client, &output, "").await,
+        Some(RunnersAction::Ls { host }) => list(&client, &output, host.as_deref().unwrap_or("")).await,
+        Some(RunnersAction::Cordon(args)) => cordon(&client, &output, args, true).await,
+        Some(RunnersAction::Uncordon(args)) => cordon(&client, &output, args, false).await,
+    }
+}
+
+async fn list(client: &Client, output: &Output, host: &str) -> Result<u8, Failure> {
+    let mut runners: Vec<v1::Runner> = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = v1::ListRunnersRequest {
+            host: host.to_owned(),
+            page_token,
+            limit: u32::try_from(PAGE_MAX).unwrap_or(0),
+        };
+        let response = client.runners(request).await?;
+        match output.format {
+            Format::Jsonl => response
+                .runners
+                .iter()
+                .for_each(|runner| json::object(&json::Runner::from(runner))),
+            Format::Id => response.runners.iter().for_each(|runner| output::line(&name(runner))),
+            Format::Table | Format::Wide | Format::Json => runners.extend(response.runners),
+        }
+        page_token = response.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    match output.format {
+        Format::Jsonl | Format::Id => {}
+        Format::Json => json::document(&json::Runners {
+            runners: runners.iter().map(json::Runner::from).collect(),
+        }),
+        Format::Table => table::print(&COLUMNS, &rows(&runners, false), output),
+        Format::Wide => table::print(&WIDE_COLUMNS, &rows(&runners, true), output),
+    }
+    if runners.is_empty() && output.format.is_for_people() {
+        output.note("no runner has joined yet; start one: systole runner --url URL");
+    }
+    Ok(exit_code::OK)
+}
+
+fn name(runner: &v1::Runner) -> String {
+    format!("{}/{}", runner.host, runner.slot)
+}
+
+fn rows(runners: &[v1::Runner], wide: bool) -> Vec<Vec<Text>> {
+    let now = now_ms();
+    runners.iter().map(|runner| row(runner, now, wide)).collect()
+}
+
+fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
+    let mut row = vec![
+        plain(name(runner)),
+        (runner.state.clone(), color::of_runner(&runner.state)),
+        plain(if runner.task_id == 0 {
+            String::new()
+        } else {
+            runner.task_id.to_string()
+        }),
+        plain(text::labels(&runner.labels)),
+        plain(if runner.queues.is_empty() {
+            "default".to_owned()
+        } else {
+            runner.queues.join(" ")
+        }),
+        plain(runner.version.as_str()),
+        plain(text::ago(runner.seen_at_ms, now)),
+    ];
+    if wide {
+        let cordon = if runner.cordoned {
+            let reason = if runner.cordon_reason.is_empty() {
+                String::new()
+            } else {
+                format!(", \"{}\"", runner.cordon_reason)
+            };
+            format!(
+                "by {} {}{reason}",
+                runner.cordoned_by,
+                text::full_time(runner.cordoned_at_ms)
+            )
+        } else {
+            String::new()
+        };
+        row.extend([
+            plain(format!("{:+} ms", runner.clock_skew_ms)),
+            plain(cordon),
+            plain(runner.host_facts.as_str()),
+        ]);
+    }
+    row
+}
+
+async fn cordon(client: &Client, output: &Output, args: &CordonArgs, cordon: bool) -> Result<u8, Failure> {
+    let request = v1::CordonRequest {
+        runners: args.runners.iter().map(ToString::to_string).collect(),
+        reason: args.reason.clone().unwrap_or_default(),
+    };
+    let results = client.cordon(request, cordon).await?;
+    let done = results.iter().filter(|result| result.error.is_none());
+    match output.format {
+        Format::Json => json::document(&json::Results {
+            results: results.iter().map(json::CordonResult::from).collect(),
+        }),
+        Format::Jsonl => results
+            .iter()
+            .for_each(|result| json::object(&json::CordonResult::from(result))),
+        Format::Id => done.for_each(|result| output::line(&result.runner)),
+        Format::Table | Format::Wide => done.for_each(|result| output::line(&line(result, cordon))),
+    }
+    let mut exit = exit_code::OK;
+    for error in results.iter().filter_map(|result| result.error.as_ref()) {
+        let failure = Failure::from_item(error);
+        output::error(&failure.to_string());
+        if exit == exit_code::OK {
+            exit = failure.exit;
+        }
+    }
+    Ok(exit)
+}
+
+fn line(result: &v1::CordonResult, cordon: bool) -> String {
+    let word = if cordon { "cordoned" } else { "uncordoned" };
+    let runner = text::clean(&result.runner);
+    match result.changed {
+        0 => format!(
+            "{runner}: nothing to change, {} already",
+            if cordon { "cordoned" } else { "open" }
+        ),
+        1 => format!("{runner}: {word} (1 slot)"),
+        n => format!("{runner}: {word} ({n} slots)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_as_many_cells_as_columns() {
+        let runner = v1::Runner {
+            host: "db-01".into(),
+            state: "ready".into(),
+            cordoned: true,
+            ..v1::Runner::default()
+        };
+        assert_eq!(row(&runner, 0, false).len(), COLUMNS.len());
+        assert_eq!(row(&runner, 0, true).len(), WIDE_COLUMNS.len());
+        let text = table::render(&COLUMNS, &[row(&runner, 0, false)], Some(40), false);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(text.contains("db-01/0") && text.contains("ready"), "{text}");
+    }
+
+    #[test]
+    fn a_cordon_counts_slots() {
+        let result = |changed| v1::CordonResult {
+            runner: "db-01".into(),
+            changed,
+            error: None,
+        };
+        assert_eq!(line(&result(4), true), "db-01: cordoned (4 slots)");
+        assert_eq!(line(&result(1), false), "db-01: uncordoned (1 slot)");
+        assert_eq!(line(&result(0), true), "db-01: nothing to change, cordoned already");
+    }
+}

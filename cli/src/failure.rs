@@ -1,0 +1,350 @@
+//! Why a command failed, for a person and as an exit status. Answers of a scheduler are mapped here and
+//! nowhere else.
+
+use crate::exit_code;
+use crate::url::Url;
+use std::error::Error as _;
+use std::fmt;
+use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY};
+use systole_proto::v1;
+use systole_shared::error::{Code, Invalid, Kind};
+use tonic::Status;
+
+/// A sentence with the remedy, the catalogue code where there is one, and the exit status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub exit: u8,
+    pub message: String,
+    pub code: Option<String>,
+}
+
+impl Failure {
+    pub fn new(exit: u8, message: impl Into<String>) -> Self {
+        Self {
+            exit,
+            message: message.into(),
+            code: None,
+        }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(exit_code::USAGE, message)
+    }
+
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(exit_code::REFUSED, message)
+    }
+
+    /// Something on this machine failed that has no exit status of its own.
+    pub fn unexpected(message: impl Into<String>) -> Self {
+        Self::new(exit_code::NO, message)
+    }
+
+    pub fn with_code(mut self, code: Code) -> Self {
+        self.code = Some(code.name().to_owned());
+        self
+    }
+
+    /// Nobody answers at `url`.
+    pub fn no_scheduler(url: &Url, cause: &str) -> Self {
+        let cause = cause.trim_end_matches('.');
+        let message = if cause.contains("certificate") {
+            format!("no trusted TLS connection to {url}: {cause}. Name the certificate authority to trust: --ca FILE.")
+        } else {
+            format!("no scheduler at {url}: {cause}. Start one: `systole up`; elsewhere: --url.")
+        };
+        Self::new(exit_code::UNREACHABLE, message)
+    }
+
+    /// One item of a batch was refused.
+    pub fn from_item(error: &v1::ItemError) -> Self {
+        Self {
+            exit: exit_of_kind(Code::parse(&error.code).map(Code::kind)),
+            message: with_field(&error.field, &error.message),
+            code: (!error.code.is_empty()).then(|| error.code.clone()),
+        }
+    }
+
+    /// A whole call failed.
+    pub fn from_status(status: &Status, url: &Url) -> Self {
+        match metadata(status, ERROR_CODE_KEY) {
+            Some(code) => {
+                let field = metadata(status, ERROR_FIELD_KEY).unwrap_or_default();
+                Self {
+                    exit: exit_of_kind(Code::parse(&code).map(Code::kind)),
+                    message: with_field(&field, status.message()),
+                    code: Some(code),
+                }
+            }
+            None if is_connection_loss(status) => Self::no_scheduler(url, &cause(status)),
+            None => Self::new(
+                exit_of_status(status.code()),
+                format!("{url} answered: {} ({:?})", status.message(), status.code()),
+            ),
+        }
+    }
+}
+
+impl From<Invalid> for Failure {
+    fn from(invalid: Invalid) -> Self {
+        Self::usage(with_field(&invalid.field, &invalid.message)).with_code(Code::InvalidField)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        if !self.message.ends_with(['.', '!', '?']) {
+            f.write_str(".")?;
+        }
+        match &self.code {
+            Some(code) => write!(f, " [{code}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn exit_of_kind(kind: Option<Kind>) -> u8 {
+    match kind {
+        Some(Kind::Validation) => exit_code::USAGE,
+        Some(Kind::NotFound) => exit_code::NOT_FOUND,
+        Some(Kind::Denied | Kind::Conflict) => exit_code::REFUSED,
+        // An error that should not happen is no answer either: "it worked, the answer is no" would be a lie.
+        Some(Kind::Unavailable | Kind::Exhausted | Kind::Unexpected) | None => exit_code::UNREACHABLE,
+    }
+}
+
+/// For an answer without a catalogue code: from a proxy, or from the gRPC library itself.
+fn exit_of_status(code: tonic::Code) -> u8 {
+    match code {
+        tonic::Code::InvalidArgument | tonic::Code::OutOfRange => exit_code::USAGE,
+        tonic::Code::NotFound => exit_code::NOT_FOUND,
+        tonic::Code::Unauthenticated
+        | tonic::Code::PermissionDenied
+        | tonic::Code::AlreadyExists
+        | tonic::Code::FailedPrecondition
+        | tonic::Code::Unimplemented => exit_code::REFUSED,
+        _ => exit_code::UNREACHABLE,
+    }
+}
+
+fn metadata(status: &Status, key: &str) -> Option<String> {
+    let value = status.metadata().get(key)?.to_str().ok()?;
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// The catalogue code that a scheduler sent.
+pub fn code_of(status: &Status) -> Option<Code> {
+    metadata(status, ERROR_CODE_KEY).and_then(|name| Code::parse(&name))
+}
+
+/// The connection failed, not the call: nobody answered, or the answer broke off.
+fn is_connection_loss(status: &Status) -> bool {
+    metadata(status, ERROR_CODE_KEY).is_none()
+        && (matches!(status.code(), tonic::Code::Unavailable | tonic::Code::DeadlineExceeded)
+            || status.source().is_some())
+}
+
+/// The same call may well succeed in a moment, at this scheduler or at another.
+pub fn is_transient(status: &Status) -> bool {
+    match code_of(status) {
+        Some(code) => matches!(code, Code::Draining | Code::StoreUnreachable | Code::Overloaded),
+        None => is_connection_loss(status),
+    }
+}
+
+/// True when nobody listens there.
+pub fn is_refused_connection(status: &Status) -> bool {
+    find_source::<std::io::Error>(status).is_some_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+fn find_source<E: std::error::Error + 'static>(status: &Status) -> Option<&E> {
+    let mut source = status.source();
+    while let Some(error) = source {
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
+        }
+        source = error.source();
+    }
+    None
+}
+
+/// What lies behind a broken connection, in the fewest words.
+pub fn cause(status: &Status) -> String {
+    if let Some(io) = find_source::<std::io::Error>(status) {
+        return io_cause(io);
+    }
+    let mut text = status.message().to_owned();
+    let mut source = status.source();
+    while let Some(error) = source {
+        text = error.to_string();
+        source = error.source();
+    }
+    if text.is_empty() { "no answer".into() } else { text }
+}
+
+/// An I/O error in plain words; the number of the system error helps nobody.
+pub fn io_cause(error: &std::io::Error) -> String {
+    use std::io::ErrorKind::*;
+    match error.kind() {
+        ConnectionRefused => "connection refused".into(),
+        ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof => "the connection broke off".into(),
+        TimedOut => "no answer in time".into(),
+        HostUnreachable => "the host cannot be reached".into(),
+        NetworkUnreachable => "the network cannot be reached".into(),
+        NotFound => "no such file or directory".into(),
+        PermissionDenied => "permission denied".into(),
+        _ => {
+            let text = error.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            text.to_owned()
+        }
+    }
+}
+
+/// The option that a field of the contract comes from, as the user wrote it.
+fn option_of(field: &str) -> String {
+    let field = field.rsplit_once("spec.").map_or(field, |(_, rest)| rest);
+    let field = field.strip_prefix("filter.").unwrap_or(field);
+    let field = match field.split_once("].") {
+        Some((items, rest)) if items.starts_with("items[") => rest,
+        _ => field,
+    };
+    let (name, index) = match field.split_once('[') {
+        Some((name, rest)) => (name, rest.trim_end_matches(']')),
+        None => (field, ""),
+    };
+    match name {
+        "command" => match index {
+            "" => "the command".into(),
+            "0" => "the program".into(),
+            n => format!("argument {n}"),
+        },
+        "timeout_ms" => "--timeout".into(),
+        "run_at_ms" => "--at".into(),
+        "delay_ms" => "--delay".into(),
+        "tags" | "tag" => "--tag".into(),
+        "states" => "--state".into(),
+        "callback_url" => "--callback".into(),
+        "retry.max_retries" => "--retry".into(),
+        "retry.delay_ms" => "--retry-delay".into(),
+        "target_host" | "target_slot" | "target" | "runner" | "runners" => "--runner".into(),
+        "name" | "queue" | "require" | "env" | "dir" | "priority" | "key" | "reason" | "job" => format!("--{name}"),
+        "ids" => "TASK".into(),
+        other => other.to_owned(),
+    }
+}
+
+/// Puts the option in front of the sentence, unless the sentence already begins with the field.
+fn with_field(field: &str, message: &str) -> String {
+    // A sentence about a task names it: "no task 9999 (newest is 2210)".
+    let speaks_for_itself = message.starts_with("no ") || message.starts_with("task ");
+    if field.is_empty() || speaks_for_itself {
+        return message.to_owned();
+    }
+    let message = message
+        .strip_prefix(field)
+        .map_or(message, |rest| rest.strip_prefix(": ").unwrap_or(message));
+    format!("{}: {message}", option_of(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn url() -> Url {
+        Url::parse("http://127.0.0.1:7410").expect("valid")
+    }
+
+    fn answer(code: &str, field: &str, message: &str) -> Status {
+        let mut status = Status::invalid_argument(message);
+        for (key, value) in [(ERROR_CODE_KEY, code), (ERROR_FIELD_KEY, field)] {
+            if !value.is_empty() {
+                status.metadata_mut().insert(key, value.parse().expect("ascii"));
+            }
+        }
+        status
+    }
+
+    #[test]
+    fn a_refusal_names_the_option_and_the_code() {
+        let status = answer("VALIDATION_003", "items[0].spec.timeout_ms", "is longer than 366 days");
+        let failure = Failure::from_status(&status, &url());
+        assert_eq!(
+            failure.to_string(),
+            "--timeout: is longer than 366 days. [VALIDATION_003]"
+        );
+        assert_eq!(failure.exit, 2);
+    }
+
+    #[test]
+    fn a_field_that_the_message_repeats_is_said_once() {
+        let status = answer("VALIDATION_003", "queue", "queue: \"A B\" is no word");
+        assert_eq!(
+            Failure::from_status(&status, &url()).message,
+            "--queue: \"A B\" is no word"
+        );
+    }
+
+    #[test]
+    fn a_sentence_about_a_task_needs_no_option() {
+        let status = answer("NOTFOUND_004", "ids", "no task 99 (the newest is 6). See `systole ls`");
+        let failure = Failure::from_status(&status, &url());
+        assert_eq!(
+            failure.to_string(),
+            "no task 99 (the newest is 6). See `systole ls`. [NOTFOUND_004]"
+        );
+        assert_eq!(failure.exit, 3);
+    }
+
+    #[test]
+    fn every_code_has_the_exit_status_of_its_kind() {
+        for &code in Code::ALL {
+            let exit = Failure::from_status(&answer(code.name(), "", "x"), &url()).exit;
+            let expected = match code.kind() {
+                Kind::Validation => 2,
+                Kind::NotFound => 3,
+                Kind::Denied | Kind::Conflict => 4,
+                Kind::Unavailable | Kind::Exhausted | Kind::Unexpected => 5,
+            };
+            assert_eq!(exit, expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn no_answer_is_unreachable_and_says_what_to_do() {
+        let failure = Failure::from_status(&Status::unavailable("connection refused"), &url());
+        assert_eq!(
+            failure.to_string(),
+            "no scheduler at http://127.0.0.1:7410: connection refused. Start one: `systole up`; elsewhere: --url."
+        );
+        assert_eq!(failure.exit, 5);
+    }
+
+    #[test]
+    fn only_answers_that_may_change_soon_are_transient() {
+        assert!(is_transient(&answer("UNAVAILABLE_001", "", "draining")));
+        assert!(is_transient(&Status::unavailable("gone")));
+        assert!(!is_transient(&answer("UNAVAILABLE_006", "", "disk full")));
+        assert!(!is_transient(&answer("VALIDATION_003", "name", "bad")));
+        assert!(!is_transient(&Status::unimplemented("what?")));
+    }
+
+    #[test]
+    fn fields_become_options() {
+        for (field, option) in [
+            ("command", "the command"),
+            ("command[0]", "the program"),
+            ("command[2]", "argument 2"),
+            ("tags[1]", "--tag"),
+            ("env[0]", "--env"),
+            ("run_at_ms", "--at"),
+            ("retry.delay_ms", "--retry-delay"),
+            ("target_slot", "--runner"),
+            ("items[3].key", "--key"),
+            ("filter.runner", "--runner"),
+        ] {
+            assert_eq!(option_of(field), option);
+        }
+    }
+}

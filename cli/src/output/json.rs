@@ -1,0 +1,490 @@
+//! JSON for programs. The shapes are written out: what scripts read must not change because a message of
+//! the contract does. Ids are strings (a 64-bit number loses digits in JavaScript), times RFC 3339 in UTC,
+//! durations milliseconds, and what is not set is null.
+
+use serde::Serialize;
+use std::collections::BTreeMap;
+use systole_proto::v1;
+use systole_shared::time::format_utc;
+
+/// Version of the shapes; it is in every document.
+const FORMAT: u32 = 1;
+
+/// One document: the version beside the content.
+#[derive(Debug, Serialize)]
+struct Document<'a, T> {
+    format: u32,
+    #[serde(flatten)]
+    content: &'a T,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Tasks {
+    pub tasks: Vec<Task>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct OneTask {
+    pub task: Task,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Submitted {
+    pub id: String,
+    /// The key was known and nothing new was stored.
+    pub existing: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Results<T> {
+    pub results: Vec<T>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Runners {
+    pub runners: Vec<Runner>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Task {
+    pub id: String,
+    pub root_id: String,
+    pub retry_of: Option<String>,
+    pub retried_by: Option<String>,
+    pub attempt: u32,
+    pub state: String,
+    pub outcome: Option<Outcome>,
+    pub spec: Spec,
+    pub host: Option<String>,
+    pub slot: Option<u32>,
+    pub created_at: Option<String>,
+    pub queued_at: Option<String>,
+    pub dispatched_at: Option<String>,
+    pub started_at: Option<String>,
+    pub ended_at: Option<String>,
+    pub submitted_by: Option<String>,
+    pub submit_reason: Option<String>,
+    pub cancelled_by: Option<String>,
+    pub cancel_reason: Option<String>,
+    pub late_result: Option<Outcome>,
+    pub callback: Option<Callback>,
+    pub waiting_for: Option<String>,
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Spec {
+    pub command: Vec<String>,
+    pub name: String,
+    pub queue: String,
+    pub require: BTreeMap<String, String>,
+    pub tags: Vec<String>,
+    pub target_host: Option<String>,
+    pub target_slot: Option<u32>,
+    pub priority: Option<u32>,
+    pub run_at: Option<String>,
+    pub delay_ms: Option<u64>,
+    pub timeout_ms: Option<u64>,
+    /// In their order, which is the order of the child's environment.
+    pub env: Vec<EnvVar>,
+    pub dir: Option<String>,
+    pub callback_url: Option<String>,
+    pub retry: Retry,
+    pub job: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct EnvVar {
+    pub name: String,
+    pub value: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Retry {
+    pub max_retries: u32,
+    pub delay_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Outcome {
+    pub kind: String,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub message: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Callback {
+    pub url: String,
+    pub status: String,
+    pub tries: u32,
+    pub last_error: Option<String>,
+    pub delivery_id: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Problem {
+    pub code: String,
+    pub message: String,
+    pub field: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CancelResult {
+    /// The id that was asked for.
+    pub asked: String,
+    /// The task that was acted on: the live one of the chain.
+    pub id: Option<String>,
+    pub state: Option<String>,
+    pub already: bool,
+    pub error: Option<Problem>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CordonResult {
+    pub runner: String,
+    pub changed: u32,
+    pub error: Option<Problem>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Runner {
+    /// `host/slot`.
+    pub runner: String,
+    pub host: String,
+    pub slot: u32,
+    pub state: String,
+    pub task_id: Option<String>,
+    pub task_state: Option<String>,
+    pub seen_at: Option<String>,
+    pub queues: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+    pub version: String,
+    pub cordoned: bool,
+    pub cordoned_by: Option<String>,
+    pub cordon_reason: Option<String>,
+    pub cordoned_at: Option<String>,
+    pub start_no: u64,
+    pub host_facts: Option<String>,
+    pub clock_skew_ms: i64,
+}
+
+fn id(id: i64) -> Option<String> {
+    (id != 0).then(|| id.to_string())
+}
+
+fn text(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn time(ms: u64) -> Option<String> {
+    i64::try_from(ms).ok().filter(|&ms| ms != 0).map(format_utc)
+}
+
+fn span(ms: u64) -> Option<u64> {
+    (ms != 0).then_some(ms)
+}
+
+fn map(labels: &[v1::Label]) -> BTreeMap<String, String> {
+    labels
+        .iter()
+        .map(|label| (label.key.clone(), label.value.clone()))
+        .collect()
+}
+
+fn state(number: i32) -> String {
+    super::text::state_name(number)
+}
+
+impl From<&v1::Task> for Task {
+    fn from(task: &v1::Task) -> Self {
+        let default = v1::TaskSpec::default();
+        Self {
+            id: task.id.to_string(),
+            root_id: task.root_id.to_string(),
+            retry_of: id(task.retry_of),
+            retried_by: id(task.retried_by),
+            attempt: task.attempt,
+            state: state(task.state),
+            outcome: task.outcome.as_ref().map(Outcome::from),
+            spec: Spec::from(task.spec.as_ref().unwrap_or(&default)),
+            host: text(&task.host),
+            slot: (!task.host.is_empty()).then_some(task.slot),
+            created_at: time(task.created_at_ms),
+            queued_at: time(task.queued_at_ms),
+            dispatched_at: time(task.dispatched_at_ms),
+            started_at: time(task.started_at_ms),
+            ended_at: time(task.ended_at_ms),
+            submitted_by: text(&task.submitted_by),
+            submit_reason: text(&task.submit_reason),
+            cancelled_by: text(&task.cancelled_by),
+            cancel_reason: text(&task.cancel_reason),
+            late_result: task.late_result.as_ref().map(Outcome::from),
+            callback: task.callback.as_ref().map(Callback::from),
+            waiting_for: text(&task.waiting_for),
+            stdout_bytes: task.stdout_bytes,
+            stderr_bytes: task.stderr_bytes,
+        }
+    }
+}
+
+impl From<&v1::TaskSpec> for Spec {
+    fn from(spec: &v1::TaskSpec) -> Self {
+        let retry = spec.retry.unwrap_or_default();
+        Self {
+            command: spec.command.clone(),
+            name: spec.name.clone(),
+            queue: spec.queue.clone(),
+            require: map(&spec.require),
+            tags: spec.tags.clone(),
+            target_host: text(&spec.target_host),
+            target_slot: spec.target_slot,
+            priority: spec.priority,
+            run_at: time(spec.run_at_ms),
+            delay_ms: span(spec.delay_ms),
+            timeout_ms: span(spec.timeout_ms),
+            env: spec
+                .env
+                .iter()
+                .map(|var| EnvVar {
+                    name: var.name.clone(),
+                    value: var.value.clone(),
+                })
+                .collect(),
+            dir: text(&spec.dir),
+            callback_url: text(&spec.callback_url),
+            retry: Retry {
+                max_retries: retry.max_retries,
+                delay_ms: retry.delay_ms,
+            },
+            job: text(&spec.job),
+        }
+    }
+}
+
+impl From<&v1::Outcome> for Outcome {
+    fn from(outcome: &v1::Outcome) -> Self {
+        Self {
+            kind: outcome.kind.clone(),
+            exit_code: outcome.exit_code,
+            signal: outcome.signal,
+            message: outcome.message.clone(),
+        }
+    }
+}
+
+impl From<&v1::Callback> for Callback {
+    fn from(callback: &v1::Callback) -> Self {
+        Self {
+            url: callback.url.clone(),
+            status: callback.status.clone(),
+            tries: callback.tries,
+            last_error: text(&callback.last_error),
+            delivery_id: callback.delivery_id.clone(),
+        }
+    }
+}
+
+impl From<&v1::ItemError> for Problem {
+    fn from(error: &v1::ItemError) -> Self {
+        Self {
+            code: error.code.clone(),
+            message: error.message.clone(),
+            field: text(&error.field),
+        }
+    }
+}
+
+impl CancelResult {
+    pub fn new(asked: i64, result: &v1::CancelResult) -> Self {
+        let refused = result.error.is_some();
+        Self {
+            asked: asked.to_string(),
+            id: if refused { None } else { id(result.id) },
+            state: (!refused).then(|| state(result.state)),
+            already: result.already,
+            error: result.error.as_ref().map(Problem::from),
+        }
+    }
+}
+
+impl From<&v1::CordonResult> for CordonResult {
+    fn from(result: &v1::CordonResult) -> Self {
+        Self {
+            runner: result.runner.clone(),
+            changed: result.changed,
+            error: result.error.as_ref().map(Problem::from),
+        }
+    }
+}
+
+impl From<&v1::Runner> for Runner {
+    fn from(runner: &v1::Runner) -> Self {
+        Self {
+            runner: format!("{}/{}", runner.host, runner.slot),
+            host: runner.host.clone(),
+            slot: runner.slot,
+            state: runner.state.clone(),
+            task_id: id(runner.task_id),
+            task_state: (runner.task_id != 0).then(|| state(runner.task_state)),
+            seen_at: time(runner.seen_at_ms),
+            queues: runner.queues.clone(),
+            labels: map(&runner.labels),
+            version: runner.version.clone(),
+            cordoned: runner.cordoned,
+            cordoned_by: text(&runner.cordoned_by),
+            cordon_reason: text(&runner.cordon_reason),
+            cordoned_at: time(runner.cordoned_at_ms),
+            start_no: runner.start_no,
+            host_facts: text(&runner.host_facts),
+            clock_skew_ms: runner.clock_skew_ms,
+        }
+    }
+}
+
+/// One document, indented, for stdout.
+pub fn document(content: &impl Serialize) {
+    let document = Document {
+        format: FORMAT,
+        content,
+    };
+    // These shapes have text keys and plain values only: they always serialise.
+    super::line(&serde_json::to_string_pretty(&document).unwrap_or_default());
+}
+
+/// One object on one line, for stdout.
+pub fn object(content: &impl Serialize) {
+    super::line(&serde_json::to_string(content).unwrap_or_default());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use systole_proto::convert::state_to_wire;
+    use systole_shared::task::TaskState;
+
+    fn value(content: &impl Serialize) -> Value {
+        serde_json::to_value(Document {
+            format: FORMAT,
+            content,
+        })
+        .expect("serialises")
+    }
+
+    fn task() -> v1::Task {
+        v1::Task {
+            id: 9_007_199_254_740_993,
+            root_id: 9_007_199_254_740_993,
+            attempt: 1,
+            state: state_to_wire(TaskState::Running) as i32,
+            created_at_ms: 1_800_000_000_000,
+            host: "db-01".into(),
+            spec: Some(v1::TaskSpec {
+                command: vec!["echo".into()],
+                timeout_ms: 5_000,
+                require: vec![v1::Label {
+                    key: "gpu".into(),
+                    value: "1".into(),
+                }],
+                ..v1::TaskSpec::default()
+            }),
+            ..v1::Task::default()
+        }
+    }
+
+    #[test]
+    fn ids_are_strings_and_times_are_utc() {
+        let value = value(&OneTask {
+            task: Task::from(&task()),
+        });
+        assert_eq!(value["format"], json!(1));
+        let task = &value["task"];
+        assert_eq!(task["id"], json!("9007199254740993"));
+        assert_eq!(task["root_id"], json!("9007199254740993"));
+        assert_eq!(task["state"], json!("RUNNING"));
+        assert_eq!(task["created_at"], json!("2027-01-15T08:00:00.000Z"));
+        assert_eq!(task["slot"], json!(0));
+        assert_eq!(task["spec"]["timeout_ms"], json!(5_000));
+        assert_eq!(task["spec"]["require"], json!({"gpu": "1"}));
+    }
+
+    #[test]
+    fn what_is_not_set_is_null() {
+        let value = value(&Tasks {
+            tasks: vec![Task::from(&v1::Task::default())],
+        });
+        let task = &value["tasks"][0];
+        for field in [
+            "retry_of",
+            "retried_by",
+            "outcome",
+            "host",
+            "slot",
+            "started_at",
+            "ended_at",
+            "cancelled_by",
+            "callback",
+            "waiting_for",
+        ] {
+            assert_eq!(task.get(field), Some(&Value::Null), "{field}");
+        }
+        assert_eq!(task["spec"].get("run_at"), Some(&Value::Null));
+    }
+
+    #[test]
+    fn the_fields_of_a_task_are_settled() {
+        let value = serde_json::to_value(Task::from(&task())).expect("serialises");
+        let mut names: Vec<_> = value.as_object().expect("object").keys().cloned().collect();
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                "attempt",
+                "callback",
+                "cancel_reason",
+                "cancelled_by",
+                "created_at",
+                "dispatched_at",
+                "ended_at",
+                "host",
+                "id",
+                "late_result",
+                "outcome",
+                "queued_at",
+                "retried_by",
+                "retry_of",
+                "root_id",
+                "slot",
+                "spec",
+                "started_at",
+                "state",
+                "stderr_bytes",
+                "stdout_bytes",
+                "submit_reason",
+                "submitted_by",
+                "waiting_for"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_refused_cancel_has_its_error() {
+        let result = v1::CancelResult {
+            id: 5,
+            error: Some(v1::ItemError {
+                code: "NOTFOUND_004".into(),
+                message: "task 5 has ended".into(),
+                field: String::new(),
+            }),
+            ..v1::CancelResult::default()
+        };
+        let value = serde_json::to_value(CancelResult::new(5, &result)).expect("serialises");
+        assert_eq!(value["error"]["code"], json!("NOTFOUND_004"));
+        assert_eq!(
+            (value["asked"].clone(), value["state"].clone()),
+            (json!("5"), Value::Null)
+        );
+    }
+}

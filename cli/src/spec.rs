@@ -1,0 +1,228 @@
+//! From the options of `run` and `submit` to a task. Everything is checked here already, so that a mistake
+//! is reported with the name of its option and without a round trip.
+
+use crate::args::TaskArgs;
+use crate::failure::Failure;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+use systole_proto::convert::spec_to_wire;
+use systole_proto::v1;
+use systole_shared::error::Code;
+use systole_shared::task::{Retry, TaskSpec};
+
+/// The submission. It always has a key: a submit that is repeated over a new connection must not run twice.
+pub fn submission(args: &TaskArgs, now_ms: i64) -> Result<v1::SubmitRequest, Failure> {
+    let spec = task_spec(args)?;
+    spec.validate(now_ms)?;
+    Ok(v1::SubmitRequest {
+        items: vec![v1::SubmitItem {
+            spec: Some(spec_to_wire(&spec)),
+            key: args.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        }],
+        reason: args.reason.clone().unwrap_or_default(),
+    })
+}
+
+fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
+    let command = match &args.shell {
+        Some(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text.clone()],
+        None => utf8(&args.command)?,
+    };
+    let dir = match (&args.dir, args.here) {
+        (Some(dir), _) => Some(dir.clone()),
+        (None, true) => Some(here()?),
+        (None, false) => None,
+    };
+    let spec = TaskSpec {
+        command,
+        name: args.name.clone().unwrap_or_default(),
+        queue: args.queue.clone().unwrap_or_default(),
+        require: unique(&args.require, "--require")?,
+        tags: args.tags.clone(),
+        target: args.runner.clone(),
+        run_at_ms: args.at,
+        delay_ms: args.delay.map(millis).filter(|&ms| ms > 0),
+        timeout_ms: args.timeout.map(millis),
+        env: args.env.clone(),
+        dir,
+        callback_url: args.callback.clone(),
+        retry: Retry {
+            max_retries: args.retry.unwrap_or(0),
+            delay_ms: args.retry_delay.map_or(0, millis),
+        },
+        priority: args.priority.unwrap_or(systole_shared::limits::PRIORITY_DEFAULT),
+        job: None,
+    };
+    Ok(spec.with_defaults())
+}
+
+/// Arguments travel as text. What is no text is refused, not repaired.
+fn utf8(command: &[OsString]) -> Result<Vec<String>, Failure> {
+    command
+        .iter()
+        .enumerate()
+        .map(|(index, argument)| {
+            argument.to_str().map(str::to_owned).ok_or_else(|| {
+                let which = if index == 0 { "the program".to_owned() } else { format!("argument {index}") };
+                Failure::usage(format!(
+                    "{which} ({:?}) is not valid UTF-8 and cannot be passed on unchanged; put such a name in a file that the program reads",
+                    argument.to_string_lossy()
+                ))
+                .with_code(Code::InvalidField)
+            })
+        })
+        .collect()
+}
+
+fn here() -> Result<String, Failure> {
+    let dir = std::env::current_dir().map_err(|error| {
+        Failure::usage(format!(
+            "--here: the current directory is not known: {}",
+            crate::failure::io_cause(&error)
+        ))
+    })?;
+    dir.into_os_string().into_string().map_err(|dir| {
+        Failure::usage(format!(
+            "--here: {:?} is not valid UTF-8; use --dir with another path",
+            dir.to_string_lossy()
+        ))
+    })
+}
+
+/// Pairs as a map; a key that is given twice is a mistake.
+pub fn unique(pairs: &[(String, String)], option: &str) -> Result<BTreeMap<String, String>, Failure> {
+    let mut map = BTreeMap::new();
+    for (key, value) in pairs {
+        if map.insert(key.clone(), value.clone()).is_some() {
+            return Err(Failure::usage(format!("{option}: {key} is given twice")).with_code(Code::InvalidField));
+        }
+    }
+    Ok(map)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser as _;
+    use std::os::unix::ffi::OsStringExt as _;
+
+    const NOW: i64 = 1_800_000_000_000;
+
+    fn args(line: &[&str]) -> TaskArgs {
+        match Cli::try_parse_from(["systole", "submit"].iter().chain(line))
+            .expect("parses")
+            .command
+        {
+            Command::Submit(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(line: &[&str]) -> String {
+        let failure = submission(&args(line), NOW).expect_err("refused");
+        assert_eq!(failure.exit, 2);
+        failure.to_string()
+    }
+
+    #[test]
+    fn options_become_the_task() {
+        let line = [
+            "--name",
+            "n",
+            "--queue",
+            "q",
+            "--require",
+            "gpu=1",
+            "--tag",
+            "t",
+            "--runner",
+            "db-01/3",
+            "--priority",
+            "9",
+            "--delay",
+            "5m",
+            "--timeout",
+            "1h",
+            "--env",
+            "A=b=c",
+            "--dir",
+            "/tmp",
+            "--callback",
+            "http://h/x",
+            "--key",
+            "k",
+            "--retry",
+            "2",
+            "--retry-delay",
+            "10s",
+            "--reason",
+            "r",
+            "--",
+            "prog",
+            "",
+            "a b",
+            "--x",
+        ];
+        let request = submission(&args(&line), NOW).expect("valid");
+        assert_eq!((request.reason.as_str(), request.items[0].key.as_str()), ("r", "k"));
+        let spec = request.items[0].spec.clone().expect("spec");
+        assert_eq!(spec.command, ["prog", "", "a b", "--x"]);
+        assert_eq!((spec.target_host.as_str(), spec.target_slot), ("db-01", Some(3)));
+        assert_eq!(
+            (spec.delay_ms, spec.timeout_ms, spec.priority),
+            (300_000, 3_600_000, Some(9))
+        );
+        assert_eq!((spec.env[0].name.as_str(), spec.env[0].value.as_str()), ("A", "b=c"));
+        assert_eq!(spec.retry.map(|r| (r.max_retries, r.delay_ms)), Some((2, 10_000)));
+    }
+
+    #[test]
+    fn a_shell_text_is_one_argument() {
+        let spec = task_spec(&args(&["--shell", "a | b; c"])).expect("valid");
+        assert_eq!(spec.command, ["/bin/sh", "-c", "a | b; c"]);
+    }
+
+    #[test]
+    fn every_submission_has_a_key_of_its_own() {
+        let key = || {
+            submission(&args(&["--", "true"]), NOW).expect("valid").items[0]
+                .key
+                .clone()
+        };
+        assert_ne!(key(), key());
+        assert!(!key().is_empty());
+    }
+
+    #[test]
+    fn mistakes_name_the_option() {
+        for (line, begin) in [
+            (&["--at", "2020-01-01T00:00:00Z", "--", "x"][..], "--at: "),
+            (&["--dir", "relative", "--", "x"], "--dir: "),
+            (&["--callback", "ftp://x", "--", "x"], "--callback: "),
+            (&["--env", "SYSTOLE_X=1", "--", "x"], "--env: "),
+            (&["--env", "A=1", "--env", "A=2", "--", "x"], "--env: "),
+            (&["--require", "a=1", "--require", "a=2", "--", "x"], "--require: "),
+            (&["--name", "a\nb", "--", "x"], "--name: "),
+            (&["--", ""], "the program: "),
+        ] {
+            let message = refused(line);
+            assert!(message.starts_with(begin), "{message}");
+            assert!(message.ends_with("[VALIDATION_003]"), "{message}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_refused() {
+        let mut args = args(&["--", "x"]);
+        args.command.push(OsString::from_vec(vec![b'a', 0xff]));
+        let failure = submission(&args, NOW).expect_err("refused");
+        assert!(failure.message.starts_with("argument 1 "), "{failure}");
+        assert_eq!(failure.exit, 2);
+    }
+}

@@ -1,0 +1,395 @@
+//! What is known on disk of each task: that it was begun, which process it is, how it ended. These are
+//! lines of `tasks/<task id>/journal`, beside the output; what no cluster wants lies in `unclaimed/`.
+//!
+//! One file, appended to: each file more would cost a short task a tenth of its time. A line is written
+//! with one call, so only a power cut can leave half of one; it counts as not written.
+//!
+//! Written for a crash of the runner process: what was written survives that without any sync. A power
+//! cut is different, and the protocol covers it: the boot id changes, and a dispatched task of another
+//! boot is never begun again. So the beginning is not synced, which would cost more than the
+//! whole start of a short task.
+
+use crate::state_dir::make_private_dir;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use systole_proto::{convert, v1};
+use systole_shared::heartbeat::end::StoppedBy;
+use systole_shared::task::OutcomeKind;
+
+/// Names in the directory of a task. The child writes the two streams itself, and starts in the last
+/// one when its task names no directory.
+pub const STDOUT: &str = "stdout";
+pub const STDERR: &str = "stderr";
+pub const WORK: &str = "work";
+const JOURNAL: &str = "journal";
+
+/// How long unclaimed results and output are kept, ms (7 days).
+pub const UNCLAIMED_KEEP_MS: i64 = 7 * 24 * 3_600_000;
+/// Tasks that ran longer than this have their result synced, ms.
+pub const RESULT_SYNC_AFTER_MS: u64 = 1_000;
+
+/// Written before the fork.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    pub task_id: i64,
+    pub slot: u32,
+    pub start_no: u64,
+    /// The cluster that dispatched it: only this one may say what becomes of it.
+    pub cluster_id: String,
+    pub boot_id: String,
+    pub name: String,
+    /// For people who read the file; cut.
+    pub command: String,
+    pub attempt: u32,
+    pub begun_at_ms: u64,
+}
+
+/// Written after the fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessRecord {
+    pub pid: i32,
+    pub start_time: u64,
+}
+
+/// Written before the end is reported; the task is gone from disk once it was acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    pub task_id: i64,
+    pub slot: u32,
+    pub cluster_id: String,
+    pub dispatched_start_no: u64,
+    pub kind: String,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    pub message: String,
+    pub started_at_ms: u64,
+    pub ended_at_ms: u64,
+    pub stopped_by: Option<StoppedBy>,
+    pub stdout_bytes: u64,
+    pub stderr_bytes: u64,
+}
+
+impl Ended {
+    /// The end of a task without a child.
+    pub fn without_child(begin: &Begin, kind: OutcomeKind, message: impl Into<String>) -> Self {
+        Self {
+            task_id: begin.task_id,
+            slot: begin.slot,
+            cluster_id: begin.cluster_id.clone(),
+            dispatched_start_no: begin.start_no,
+            kind: kind.name().into(),
+            exit_code: None,
+            signal: None,
+            message: message.into(),
+            started_at_ms: 0,
+            ended_at_ms: now_ms(),
+            stopped_by: None,
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+        }
+    }
+
+    pub fn is_success(&self) -> bool {
+        self.kind == OutcomeKind::Success.name()
+    }
+
+    pub fn to_wire(&self, output: Vec<v1::OutputChunk>) -> v1::TaskResult {
+        v1::TaskResult {
+            task_id: self.task_id,
+            dispatched_start_no: self.dispatched_start_no,
+            kind: self.kind.clone(),
+            exit_code: self.exit_code,
+            signal: self.signal,
+            message: self.message.clone(),
+            started_at_ms: self.started_at_ms,
+            ended_at_ms: self.ended_at_ms,
+            stopped_by: convert::stopped_by_to_wire(self.stopped_by).into(),
+            stdout_bytes: self.stdout_bytes,
+            stderr_bytes: self.stderr_bytes,
+            output,
+        }
+    }
+}
+
+/// A line of the journal.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line<'a> {
+    Begin(Cow<'a, Begin>),
+    Process(ProcessRecord),
+    End(Cow<'a, Ended>),
+}
+
+/// The journal of one task, as long as its start needs it.
+#[derive(Debug)]
+pub struct TaskJournal(File);
+
+impl TaskJournal {
+    /// The process of a begun task, so that the next start can end it if this process dies.
+    pub fn started(mut self, process: ProcessRecord) -> io::Result<()> {
+        append(&mut self.0, &Line::Process(process))
+    }
+}
+
+/// The wall clock as the contract has it.
+pub fn now_ms() -> u64 {
+    convert::time_to_wire(systole_shared::clock::now_ms())
+}
+
+/// What lies in one directory of `tasks/`.
+#[derive(Debug)]
+pub struct Entry {
+    pub task_id: i64,
+    pub begin: Option<Begin>,
+    pub process: Option<ProcessRecord>,
+    pub ended: Option<Ended>,
+}
+
+#[derive(Debug)]
+pub struct Journal {
+    tasks: PathBuf,
+    unclaimed: PathBuf,
+}
+
+impl Journal {
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let journal = Self {
+            tasks: root.join("tasks"),
+            unclaimed: root.join("unclaimed"),
+        };
+        make_private_dir(&journal.tasks)?;
+        make_private_dir(&journal.unclaimed)?;
+        Ok(journal)
+    }
+
+    pub fn dir(&self, task_id: i64) -> PathBuf {
+        self.tasks.join(task_id.to_string())
+    }
+
+    /// Opens the journal of a task. `AlreadyExists`: this host has it already, and it must not be begun.
+    pub fn begin(&self, begin: &Begin) -> io::Result<TaskJournal> {
+        let dir = self.dir(begin.task_id);
+        DirBuilder::new().mode(0o700).create(&dir)?;
+        let mut file = open(&dir)?;
+        append(&mut file, &Line::Begin(Cow::Borrowed(begin)))?;
+        Ok(TaskJournal(file))
+    }
+
+    /// Keeps the end of a task until it is acknowledged.
+    ///
+    /// Synced only after a run of some length: a power cut then cannot take the result of long work. For a
+    /// short task the sync would cost more than the task, and a lost result is told as `runner_restarted`.
+    pub fn end(&self, ended: &Ended) -> io::Result<()> {
+        let dir = self.dir(ended.task_id);
+        make_private_dir(&dir)?;
+        let ran_ms = match ended.started_at_ms {
+            0 => 0,
+            started => ended.ended_at_ms.saturating_sub(started),
+        };
+        let mut file = open(&dir)?;
+        append(&mut file, &Line::End(Cow::Borrowed(ended)))?;
+        if ran_ms > RESULT_SYNC_AFTER_MS {
+            file.sync_all()?;
+            File::open(&dir)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a task with all it left. Stopped half-way it is harmless: without its journal it was not
+    /// begun, and with it the same end is reported again.
+    pub fn remove(&self, task_id: i64) -> io::Result<()> {
+        let dir = self.dir(task_id);
+        // Usually these are all; to look for more costs twice as much.
+        for name in [STDOUT, STDERR, JOURNAL] {
+            // Not there, or not to be removed: the last line tells.
+            let _ = std::fs::remove_file(dir.join(name));
+        }
+        let _ = std::fs::remove_dir(dir.join(WORK));
+        if std::fs::remove_dir(&dir).is_ok() {
+            return Ok(());
+        }
+        match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Keeps what a task left where people can find it, out of the way of a later task of the same id.
+    pub fn set_aside(&self, task_id: i64) -> io::Result<()> {
+        let dir = self.dir(task_id);
+        // Its time stamp is the directory's: from here the seven days count.
+        File::create(dir.join("set_aside"))?;
+        let target = self.unclaimed.join(task_id.to_string());
+        match std::fs::rename(&dir, &target) {
+            Ok(()) => Ok(()),
+            Err(_) if target.exists() => {
+                std::fs::rename(&dir, self.unclaimed.join(format!("{task_id}.{}", uuid::Uuid::new_v4())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes what was set aside long ago.
+    pub fn clean_unclaimed(&self, now_ms: i64) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.unclaimed)? {
+            let entry = entry?;
+            if entry.metadata()?.mtime().saturating_mul(1_000) < now_ms - UNCLAIMED_KEEP_MS {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything in `tasks/`, by task id.
+    pub fn entries(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(&self.tasks)? {
+            let entry = entry?;
+            let Some(task_id) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            entries.push(read(task_id, &entry.path())?);
+        }
+        entries.sort_by_key(|entry| entry.task_id);
+        Ok(entries)
+    }
+}
+
+fn open(dir: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(dir.join(JOURNAL))
+}
+
+fn append(file: &mut File, line: &Line<'_>) -> io::Result<()> {
+    // A line end before it, too: half a line of an earlier process must not swallow this one.
+    let mut text = vec![b'\n'];
+    serde_json::to_writer(&mut text, line)?;
+    text.push(b'\n');
+    file.write_all(&text)
+}
+
+fn read(task_id: i64, dir: &Path) -> io::Result<Entry> {
+    let mut entry = Entry {
+        task_id,
+        begin: None,
+        process: None,
+        ended: None,
+    };
+    let content = match std::fs::read(dir.join(JOURNAL)) {
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(entry),
+        Err(error) => return Err(error),
+    };
+    for line in content.split(|&byte| byte == b'\n') {
+        match serde_json::from_slice(line) {
+            Ok(Line::Begin(begin)) => entry.begin = Some(begin.into_owned()),
+            Ok(Line::Process(process)) => entry.process = Some(process),
+            Ok(Line::End(ended)) => entry.ended = Some(ended.into_owned()),
+            // Empty between two lines, or cut short by a power cut.
+            Err(_) => {}
+        }
+    }
+    Ok(entry)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn begin(task_id: i64) -> Begin {
+        Begin {
+            task_id,
+            slot: 2,
+            start_no: 3,
+            cluster_id: "c".into(),
+            boot_id: "b".into(),
+            name: "true".into(),
+            command: "/bin/true".into(),
+            attempt: 1,
+            begun_at_ms: 1,
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        let ended = Ended::without_child(&begin(7), OutcomeKind::StartFailed, "program not found: x");
+        let process = ProcessRecord { pid: 9, start_time: 11 };
+        journal.begin(&begin(7)).unwrap().started(process).unwrap();
+        journal.end(&ended).unwrap();
+        let entry = journal.entries().unwrap().remove(0);
+        assert_eq!(
+            (entry.task_id, entry.begin, entry.process, entry.ended),
+            (7, Some(begin(7)), Some(process), Some(ended))
+        );
+    }
+
+    #[test]
+    fn a_line_that_a_power_cut_left_half_counts_as_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        journal.begin(&begin(7)).unwrap();
+        journal
+            .end(&Ended::without_child(&begin(7), OutcomeKind::NotStarted, "x"))
+            .unwrap();
+        let file = journal.dir(7).join(JOURNAL);
+        let content = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &content[..content.len() - 3]).unwrap();
+        let entry = journal.entries().unwrap().remove(0);
+        assert_eq!((entry.begin, entry.ended), (Some(begin(7)), None));
+        // The line after it is read all the same.
+        journal
+            .end(&Ended::without_child(&begin(7), OutcomeKind::RunnerRestarted, "y"))
+            .unwrap();
+        assert_eq!(journal.entries().unwrap().remove(0).ended.unwrap().message, "y");
+    }
+
+    #[test]
+    fn whatever_a_task_left_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        journal.begin(&begin(7)).unwrap();
+        std::fs::create_dir_all(journal.dir(7).join("work/a/b")).unwrap();
+        std::fs::write(journal.dir(7).join("work/a/file"), "x").unwrap();
+        journal.remove(7).unwrap();
+        assert!(!journal.dir(7).exists());
+    }
+
+    #[test]
+    fn a_task_that_is_here_is_not_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        journal.begin(&begin(7)).unwrap();
+        assert_eq!(
+            journal.begin(&begin(7)).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        journal.remove(7).unwrap();
+        journal.remove(7).unwrap();
+        assert!(journal.entries().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_set_aside_is_kept_for_seven_days_and_never_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path()).unwrap();
+        for _ in 0..2 {
+            journal.begin(&begin(7)).unwrap();
+            journal.set_aside(7).unwrap();
+        }
+        let count = || std::fs::read_dir(dir.path().join("unclaimed")).unwrap().count();
+        let now = systole_shared::clock::now_ms();
+        journal.clean_unclaimed(now + UNCLAIMED_KEEP_MS - 60_000).unwrap();
+        assert_eq!(count(), 2);
+        journal.clean_unclaimed(now + UNCLAIMED_KEEP_MS + 60_000).unwrap();
+        assert_eq!(count(), 0);
+    }
+}

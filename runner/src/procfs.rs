@@ -1,0 +1,89 @@
+//! Reading `/proc`: which processes there are, and which of them belong to a task. Decides nothing
+//! and signals nobody.
+
+use std::io;
+
+/// The part of `/proc/<pid>/stat` that tells processes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: i32,
+    pub state: char,
+    pub group: i32,
+    pub session: i32,
+    /// Field 22, in clock ticks since boot: with the pid it names a process for the whole boot.
+    pub start_time: u64,
+}
+
+impl Process {
+    /// A zombie holds nothing and does nothing; it only waits for its parent.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+fn parse(stat: &str) -> Option<Process> {
+    // The name in parentheses may contain blanks and parentheses itself: the last one ends it.
+    let (head, tail) = stat.rsplit_once(')')?;
+    let pid = head.split_once(' ')?.0.parse().ok()?;
+    let fields: Vec<&str> = tail.split_ascii_whitespace().collect();
+    Some(Process {
+        pid,
+        state: fields.first()?.chars().next()?,
+        group: fields.get(2)?.parse().ok()?,
+        session: fields.get(3)?.parse().ok()?,
+        start_time: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// `None`: there is no such process.
+pub fn process(pid: i32) -> Option<Process> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// All processes. One that ends meanwhile is left out.
+pub fn processes() -> io::Result<Vec<Process>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")? {
+        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        found.extend(process(pid));
+    }
+    Ok(found)
+}
+
+/// Whether the process was started with all these `NAME=VALUE` variables. False where this user may not look.
+pub fn has_variables(pid: i32, wanted: &[String]) -> bool {
+    let Ok(environ) = std::fs::read(format!("/proc/{pid}/environ")) else {
+        return false;
+    };
+    wanted
+        .iter()
+        .all(|want| environ.split(|&b| b == 0).any(|var| var == want.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_and_blanks_is_no_trap() {
+        let stat = "42 (a) b (c) S 1 40 41 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 1";
+        let expected = Process {
+            pid: 42,
+            state: 'S',
+            group: 40,
+            session: 41,
+            start_time: 777,
+        };
+        assert_eq!(parse(stat), Some(expected));
+    }
+
+    #[test]
+    fn this_process_is_found() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let me = process(pid).unwrap();
+        assert!(me.is_alive() && me.start_time > 0);
+        assert!(processes().unwrap().iter().any(|p| p.pid == pid));
+    }
+}

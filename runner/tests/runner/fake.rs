@@ -1,0 +1,361 @@
+//! A scheduler of which each answer is written by the test, and a runner that talks to it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use systole_proto::v1;
+use systole_proto::v1::runner_service_server::{RunnerService, RunnerServiceServer};
+use systole_runner::RunnerError;
+use systole_runner::config::RunnerConfig;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+pub const CLUSTER: &str = "c1";
+/// Nothing in these tests takes longer, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Answer = Result<v1::HeartbeatResponse, Status>;
+type Stored = Arc<Mutex<HashMap<(i64, i32), Vec<u8>>>>;
+
+/// A beat that waits for its answer.
+pub struct Beat {
+    pub request: v1::HeartbeatRequest,
+    reply: oneshot::Sender<Answer>,
+}
+
+impl Beat {
+    /// An answer of the usual cluster that says GO_ON; the test changes what it wants.
+    fn base(&self) -> v1::HeartbeatResponse {
+        v1::HeartbeatResponse {
+            command: v1::Command::GoOn.into(),
+            next_beat_ms: 50,
+            cluster_id: CLUSTER.into(),
+            seq: self.request.seq,
+            beat_interval_ms: 30_000,
+            lost_after_ms: 90_000,
+            ..Default::default()
+        }
+    }
+
+    pub fn answer(self, change: impl FnOnce(&mut v1::HeartbeatResponse)) {
+        let mut answer = self.base();
+        change(&mut answer);
+        // Abandoned meanwhile: the next beat tells.
+        let _ = self.reply.send(Ok(answer));
+    }
+
+    pub fn refuse(self, status: Status) {
+        let _ = self.reply.send(Err(status));
+    }
+
+    pub fn go_on(self) {
+        self.answer(|_| {});
+    }
+
+    pub fn run(self, task_id: i64, command: &[&str]) {
+        self.run_spec(task_id, spec(command));
+    }
+
+    pub fn run_spec(self, task_id: i64, spec: v1::TaskSpec) {
+        self.answer(|answer| order_run(answer, task_id, spec));
+    }
+
+    pub fn reset(self, task_id: i64, reason: v1::ResetReason) {
+        self.answer(|answer| {
+            answer.command = v1::Command::Reset.into();
+            answer.reset = Some(v1::Reset {
+                task_id,
+                reason: reason.into(),
+            });
+        });
+    }
+
+    /// RESET ack for the task held, and the list that goes with it.
+    pub fn acknowledge(self) {
+        let task_id = self.request.task_id;
+        self.answer(|answer| {
+            answer.acknowledged = vec![task_id];
+            answer.command = v1::Command::Reset.into();
+            answer.reset = Some(v1::Reset {
+                task_id,
+                reason: v1::ResetReason::Ack.into(),
+            });
+        });
+    }
+
+    pub fn status(&self) -> v1::RunnerStatus {
+        self.request.status()
+    }
+
+    /// The result of the task that the beat names.
+    pub fn result(&self) -> &v1::TaskResult {
+        self.request
+            .results
+            .iter()
+            .find(|r| r.task_id == self.request.task_id)
+            .expect("the beat carries its result")
+    }
+}
+
+pub fn order_run(answer: &mut v1::HeartbeatResponse, task_id: i64, spec: v1::TaskSpec) {
+    answer.command = v1::Command::RunNew.into();
+    answer.run = Some(v1::RunNew {
+        task_id,
+        spec: Some(spec),
+        attempt: 1,
+        root_id: task_id,
+        redelivery: 0,
+    });
+}
+
+pub fn spec(command: &[&str]) -> v1::TaskSpec {
+    v1::TaskSpec {
+        command: command.iter().map(|&element| element.to_owned()).collect(),
+        ..Default::default()
+    }
+}
+
+struct Service {
+    beats: mpsc::UnboundedSender<Beat>,
+    stored: Stored,
+}
+
+#[tonic::async_trait]
+impl RunnerService for Service {
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        let token = request
+            .metadata()
+            .get("authorization")
+            .and_then(|token| token.to_str().ok());
+        if token != Some("Bearer secret") {
+            return Err(Status::unauthenticated("no token"));
+        }
+        let (reply, answer) = oneshot::channel();
+        let beat = Beat {
+            request: request.into_inner(),
+            reply,
+        };
+        self.beats
+            .send(beat)
+            .map_err(|_| Status::unavailable("the test is over"))?;
+        answer
+            .await
+            .unwrap_or_else(|_| Err(Status::unavailable("the test dropped the beat")))
+            .map(Response::new)
+    }
+
+    async fn upload_output(
+        &self,
+        request: Request<v1::UploadOutputRequest>,
+    ) -> Result<Response<v1::UploadOutputResponse>, Status> {
+        let mut stored = self.stored.lock().expect("not poisoned");
+        let chunks = request.into_inner().chunks;
+        let results = chunks.into_iter().map(|chunk| store(&mut stored, chunk)).collect();
+        Ok(Response::new(v1::UploadOutputResponse { results }))
+    }
+}
+
+fn store(stored: &mut HashMap<(i64, i32), Vec<u8>>, chunk: v1::OutputChunk) -> v1::UploadOutputResult {
+    let stream = stored.entry((chunk.task_id, chunk.stream)).or_default();
+    if chunk.offset == stream.len() as u64 {
+        stream.extend(chunk.data);
+    }
+    v1::UploadOutputResult {
+        stored_to: stream.len() as u64,
+        full: false,
+        error: None,
+    }
+}
+
+/// A scheduler and a runner with a data directory.
+pub struct Fake {
+    pub url: String,
+    pub dir: tempfile::TempDir,
+    beats: mpsc::UnboundedReceiver<Beat>,
+    stored: Stored,
+    _server: Guard,
+}
+
+struct Guard(JoinHandle<()>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A runner process. Dropped, it is as if it had been killed (but for its children).
+pub struct Process {
+    shutdown: CancellationToken,
+    running: JoinHandle<Result<(), RunnerError>>,
+}
+
+impl Process {
+    pub fn shut_down(&self) {
+        self.shutdown.cancel();
+    }
+
+    pub async fn left(&mut self) {
+        let left = tokio::time::timeout(PATIENCE, &mut self.running)
+            .await
+            .expect("the runner leaves");
+        left.expect("no panic").expect("no error");
+    }
+
+    /// As a crash: nothing is told or tidied.
+    pub async fn crash(self) {
+        self.running.abort();
+        let _ = self.running.await;
+    }
+}
+
+impl Fake {
+    pub async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (sender, beats) = mpsc::unbounded_channel();
+        let stored = Stored::default();
+        let service = Service {
+            beats: sender,
+            stored: Arc::clone(&stored),
+        };
+        let server = tonic::transport::Server::builder()
+            .add_service(RunnerServiceServer::new(service).max_decoding_message_size(16 * 1024 * 1024))
+            .serve_with_incoming(TcpIncoming::from(listener));
+        let server = tokio::spawn(async move { server.await.expect("the fake scheduler serves") });
+        Self {
+            url,
+            dir: tempfile::tempdir().expect("a temporary directory"),
+            beats,
+            stored,
+            _server: Guard(server),
+        }
+    }
+
+    pub fn config(&self) -> RunnerConfig {
+        RunnerConfig {
+            urls: vec![self.url.clone()],
+            token: "secret".into(),
+            ca_pem: None,
+            host: "h".into(),
+            slots: 1,
+            queues: vec!["default".into()],
+            labels: [("gpu".to_owned(), "1".to_owned())].into(),
+            data_dir: self.data_dir(),
+            kill_grace: Duration::from_secs(1),
+        }
+    }
+
+    pub fn runner(&self) -> Process {
+        self.runner_with(|_| {})
+    }
+
+    pub fn runner_with(&self, change: impl FnOnce(&mut RunnerConfig)) -> Process {
+        let mut config = self.config();
+        change(&mut config);
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(Box::pin(systole_runner::run(config, shutdown.clone())));
+        Process { shutdown, running }
+    }
+
+    pub fn data_dir(&self) -> PathBuf {
+        self.dir.path().join("data")
+    }
+
+    /// The next beat, whatever it says.
+    pub async fn beat(&mut self) -> Beat {
+        tokio::time::timeout(PATIENCE, self.beats.recv())
+            .await
+            .expect("a beat comes")
+            .expect("the server lives")
+    }
+
+    /// The next beat with this status; others are answered GO_ON.
+    pub async fn beat_of(&mut self, status: v1::RunnerStatus) -> Beat {
+        loop {
+            let beat = self.beat().await;
+            if beat.status() == status {
+                return beat;
+            }
+            beat.go_on();
+        }
+    }
+
+    /// The next beat that carries the end of its task.
+    pub async fn end(&mut self) -> Beat {
+        loop {
+            let beat = self.beat().await;
+            if matches!(beat.status(), v1::RunnerStatus::Finished | v1::RunnerStatus::Failed) {
+                return beat;
+            }
+            beat.go_on();
+        }
+    }
+
+    /// Runs one task to its acknowledgement.
+    pub async fn run(&mut self, task_id: i64, spec: v1::TaskSpec) -> v1::TaskResult {
+        self.beat_of(v1::RunnerStatus::Idle).await.run_spec(task_id, spec);
+        let beat = self.end().await;
+        let result = beat.result().clone();
+        assert_eq!(result.task_id, task_id);
+        beat.acknowledge();
+        result
+    }
+
+    /// What is stored of a stream by uploads.
+    pub fn uploaded(&self, task_id: i64, stream: v1::OutputStream) -> Vec<u8> {
+        self.stored
+            .lock()
+            .expect("not poisoned")
+            .get(&(task_id, stream.into()))
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// A stream as a reader gets it: uploads, then what came with the result.
+    pub fn stream(&self, result: &v1::TaskResult, stream: v1::OutputStream) -> Vec<u8> {
+        let mut all = self.uploaded(result.task_id, stream);
+        for chunk in result.output.iter().filter(|chunk| chunk.stream() == stream) {
+            assert_eq!(chunk.offset, all.len() as u64, "pieces join");
+            all.extend(&chunk.data);
+        }
+        all
+    }
+
+    pub fn stdout(&self, result: &v1::TaskResult) -> String {
+        String::from_utf8(self.stream(result, v1::OutputStream::Stdout)).expect("text")
+    }
+}
+
+/// Polls for what no signal tells.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(tokio::time::Instant::now() < until, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+pub fn is_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// Living processes that were started with this variable.
+pub fn processes_with(variable: &str) -> usize {
+    let Ok(all) = std::fs::read_dir("/proc") else {
+        return 0;
+    };
+    all.flatten()
+        .filter(|entry| {
+            let environ = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            environ.split(|&b| b == 0).any(|var| var == variable.as_bytes())
+        })
+        .count()
+}
