@@ -6,6 +6,7 @@ pub mod convert;
 /// Generated code of the package `systole.v1`.
 #[expect(
     clippy::all,
+    clippy::allow_attributes,
 
     reason = "generated code is not ours to style; its documentation is in the .proto files"
 )]

@@ -4,7 +4,7 @@ use crate::auth::{TokenFiles, first_tokens};
 use crate::config::Config;
 use crate::context::{Context, Health};
 use crate::flow::{callback, dispatch, heartbeat, submit};
-use crate::loops::{self, admit, callbacks, poll, reaper, retention};
+use crate::loops::{self, admit, callbacks, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
 use crate::wake::Wake;
@@ -144,6 +144,7 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("admission", Arc::clone(ctx), admit::run));
     tokio::spawn(loops::keep_running("callbacks", Arc::clone(ctx), callbacks::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));
+    tokio::spawn(loops::keep_running("watchdog", Arc::clone(ctx), watchdog::run));
     tokio::spawn(loops::keep_running("reaper", Arc::clone(ctx), reaper::run));
     tokio::spawn(loops::keep_running("retention", Arc::clone(ctx), retention::run));
     if postgres {

@@ -69,6 +69,13 @@ impl Health {
         boottime_ms() - self.last_commit_ms.load(Ordering::Relaxed) <= (beat_ms / 3).max(2_500)
     }
 
+    /// Resolves when this replica cannot commit any more.
+    pub async fn lost(&self, beat_ms: i64) {
+        while self.can_commit(beat_ms) {
+            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+        }
+    }
+
     fn has_started(&self) -> bool {
         self.started.load(Ordering::SeqCst)
     }

@@ -69,7 +69,20 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
         .with_state(ctx);
-    Ok(grpc.into_axum_router().merge(plain))
+    Ok(grpc.into_axum_router().merge(plain).fallback(nothing_here))
+}
+
+/// An unknown path, answered in the protocol of the caller.
+async fn nothing_here(request: axum::extract::Request) -> axum::response::Response {
+    let grpc = request
+        .headers()
+        .get(http::header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    if grpc {
+        tonic::Status::unimplemented("this scheduler has no such call; is the client of a later version?").into_http()
+    } else {
+        axum::response::IntoResponse::into_response((StatusCode::NOT_FOUND, "nothing here; /healthz and /readyz are\n"))
+    }
 }
 
 async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, &'static str) {

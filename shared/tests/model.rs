@@ -399,6 +399,8 @@ struct World {
     processes: Vec<Option<Process>>,
     children: BTreeMap<At, Child>,
     network: Vec<Message>,
+    /// On their way for a long time, perhaps longer than their sender lives.
+    held_up: Vec<Message>,
     /// Starts of real children, by task.
     starts: BTreeMap<i64, u32>,
     /// How children really ended: exit code as in [`Plan`], and who stopped them.
@@ -422,6 +424,7 @@ impl World {
             processes: (0..HOSTS).map(|_| None).collect(),
             children: BTreeMap::new(),
             network: Vec::new(),
+            held_up: Vec::new(),
             starts: BTreeMap::new(),
             exits: BTreeMap::new(),
             instances: 0,
@@ -914,6 +917,8 @@ impl World {
                 let (redeliveries, held_boot) = (row.redeliveries, row.held_boot);
                 let same_boot = held_boot == beat.boot || !self.on(Rule::SameBoot);
                 match redelivery(redeliveries, same_boot) {
+                    // A runner that does not hear is told nothing, and the task is not counted down on it.
+                    Redelivery::Again if beat.unanswered > 0 => None,
                     Redelivery::Again => {
                         self.row(beat.at).redeliveries += 1;
                         return self.reply(&beat, Reply::Command(Command::RunNew(id)), acknowledged, 0);
@@ -1507,7 +1512,12 @@ fn random_step(world: &mut World, rng: &mut Rng) {
             world.reap(scheduler);
         }
         87..=88 => world.admit(),
-        89..=90 => world.call_back(),
+        89 => world.call_back(),
+        90 if !world.held_up.is_empty() => {
+            let index = rng.below(world.held_up.len());
+            let message = world.held_up.swap_remove(index);
+            world.deliver(rng.below(SCHEDULERS), message);
+        }
         91..=92 if world.tasks.len() < 12 => drop(world.submit(random_plan(rng))),
         93 if !world.tasks.is_empty() => {
             let id = world.tasks[rng.below(world.tasks.len())].id;
@@ -1529,13 +1539,14 @@ fn random_delivery(world: &mut World, rng: &mut Rng) {
     let message = world.network.swap_remove(rng.below(world.network.len()));
     let scheduler = rng.below(SCHEDULERS);
     match rng.below(100) {
-        0..=9 => world.note(format!("lost: {message:?}")),
-        10..=19 => {
+        0..=7 => world.note(format!("lost: {message:?}")),
+        8..=14 => world.held_up.push(message),
+        15..=21 => {
             world.network.push(message.clone());
             world.deliver(scheduler, message);
         }
         // Several beats in one group commit.
-        20..=34 => {
+        22..=34 => {
             let mut batch = Vec::new();
             let mut others = Vec::new();
             for message in std::mem::take(&mut world.network).into_iter().chain([message]) {
@@ -1598,6 +1609,7 @@ fn random_fault(world: &mut World, rng: &mut Rng) {
 
 /// Faults stop: everything is delivered, everybody goes on. Every task must end.
 fn settle(world: &mut World) {
+    world.network.append(&mut world.held_up);
     for host in 0..HOSTS {
         match &mut world.processes[host] {
             Some(process) => process.paused_until = 0,

@@ -4,8 +4,10 @@ pub mod databases;
 pub mod postgres;
 pub mod replica;
 pub mod sim;
+pub mod system;
 pub mod wait;
 
 pub use databases::TestDb;
 pub use replica::Replica;
 pub use sim::SimRunner;
+pub use system::System;

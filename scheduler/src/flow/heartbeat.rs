@@ -107,8 +107,9 @@ impl Default for Beats {
 
 /// One beat from its arrival to its answer.
 pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
+    let cannot_commit = || Refusal::new(Code::StoreUnreachable, "this scheduler cannot reach its database; try another one");
     if !ctx.health.can_commit(ctx.beat_ms()) {
-        return Err(Refusal::new(Code::StoreUnreachable, "this scheduler cannot reach its database; try another one"));
+        return Err(cannot_commit());
     }
     let beat = Arc::new(beat);
     let mut registrations = 0;
@@ -118,7 +119,12 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
             .sender
             .try_send((Arc::clone(&beat), sender))
             .map_err(|_| Refusal::new(Code::Overloaded, "too many beats are waiting"))?;
-        match receiver.await.map_err(|_| Refusal::new(Code::Draining, "this scheduler is stopping"))?? {
+        let done = tokio::select! {
+            done = receiver => done.map_err(|_| Refusal::new(Code::Draining, "this scheduler is stopping"))??,
+            // Its transaction hangs. If it is committed after all, that was a beat of this runner all the same.
+            () = ctx.health.lost(ctx.beat_ms()) => return Err(cannot_commit()),
+        };
+        match done {
             Done::Answered {
                 answer,
                 acknowledged,

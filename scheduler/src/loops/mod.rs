@@ -5,6 +5,7 @@ pub mod callbacks;
 pub mod poll;
 pub mod reaper;
 pub mod retention;
+pub mod watchdog;
 
 use crate::context::Context;
 use std::sync::Arc;

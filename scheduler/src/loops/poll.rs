@@ -2,7 +2,6 @@
 //! costs the time until the next poll.
 
 use crate::context::Context;
-use crate::parked::Answer;
 use crate::store::StoreError;
 use crate::wake::Message;
 use std::sync::Arc;
@@ -24,10 +23,6 @@ pub async fn run(ctx: Arc<Context>) {
         match tick(&ctx).await {
             Ok(()) => ctx.health.committed(),
             Err(error) => tracing::warn!(%error, "poll"),
-        }
-        if !ctx.health.can_commit(ctx.beat_ms()) && !ctx.parked.is_empty() {
-            tracing::warn!("this replica cannot commit: its runners are sent to the others");
-            ctx.parked.answer_all(&Answer::Unavailable);
         }
         let rest = ctx.config.timing.poll.max(began.elapsed() * REST_FACTOR);
         tokio::select! {

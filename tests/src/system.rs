@@ -1,0 +1,285 @@
+//! The system as people run it: the binary's own processes, real children, real signals.
+
+use crate::TestDb;
+use crate::postgres::free_port;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The binary beside the test executables.
+pub fn binary() -> PathBuf {
+    let exe = std::env::current_exe().expect("own path");
+    let path = exe.parent().and_then(Path::parent).expect("target folder").join("systole");
+    assert!(path.exists(), "{} is missing; build it with `cargo build --bin systole`", path.display());
+    path
+}
+
+/// A process that ends with the test.
+pub struct Process {
+    pub child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn spawn(command: &mut Command, log: PathBuf) -> Self {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(&log).expect("log file");
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().expect("log file"))
+            .stderr(file)
+            .spawn()
+            .expect("the process starts");
+        Self { child, log }
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("pid"))
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).expect("signal");
+    }
+
+    /// Waits for its end; the exit code, or `None` after a signal.
+    pub fn wait(&mut self, limit: Duration) -> Option<i32> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status.code();
+            }
+            assert!(Instant::now() < end, "the process does not end within {limit:?}; its log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.log());
+        }
+        // A stopped process must go on to be ended in order.
+        let _ = kill(self.pid(), Signal::SIGCONT);
+        self.kill();
+    }
+}
+
+/// What a command line said and how it ended.
+#[derive(Debug)]
+pub struct Said {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// A deployment: one database, schedulers, runners, and a command line that finds them.
+pub struct System {
+    pub db: TestDb,
+    pub folder: TempDir,
+    /// Where the command line goes.
+    pub url: String,
+    pub ports: Vec<u16>,
+}
+
+impl System {
+    pub fn new(db: TestDb) -> Self {
+        let port = free_port();
+        Self {
+            db,
+            folder: TempDir::new().expect("temporary folder"),
+            url: format!("http://127.0.0.1:{port}"),
+            ports: vec![port],
+        }
+    }
+
+    pub fn sqlite() -> Self {
+        Self::new(TestDb::sqlite())
+    }
+
+    pub fn postgres() -> Self {
+        Self::new(TestDb::postgres())
+    }
+
+    /// A port for one more scheduler.
+    pub fn another_port(&mut self) -> u16 {
+        let port = free_port();
+        self.ports.push(port);
+        port
+    }
+
+    /// A scheduler with fast clocks on the `index`-th port.
+    pub fn scheduler(&self, index: usize) -> Process {
+        self.scheduler_with(index, &["--beat", "2s", "--lost-after", "6s", "--check", "500ms"])
+    }
+
+    pub fn scheduler_with(&self, index: usize, options: &[&str]) -> Process {
+        let port = self.ports[index];
+        let mut command = Command::new(binary());
+        command
+            .args(["scheduler", "--database", &self.db.url, "--listen", &format!("127.0.0.1:{port}")])
+            .arg("--token-dir")
+            .arg(self.db.token_dir())
+            .args(["--connections", "8", "--callback-allow-private", "--callback-backoff", "200ms"])
+            .args(options);
+        let process = Process::spawn(&mut command, self.folder.path().join(format!("scheduler-{index}.log")));
+        self.until_ready(port, &process);
+        process
+    }
+
+    fn until_ready(&self, port: u16, process: &Process) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while http_get(port, "/readyz").map(|(status, _)| status) != Some(200) {
+            assert!(Instant::now() < end, "the scheduler is not ready:\n{}", process.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A runner process. Its host is called `name`, its data stays in the folder of the same name.
+    pub fn runner(&self, name: &str, slots: u32, options: &[&str]) -> Process {
+        self.runner_at(&[&self.url], name, slots, options)
+    }
+
+    pub fn runner_at(&self, urls: &[&str], name: &str, slots: u32, options: &[&str]) -> Process {
+        let mut command = Command::new(binary());
+        command.arg("runner");
+        for url in urls {
+            command.args(["--url", url]);
+        }
+        command
+            .args(["--slots", &slots.to_string(), "--name", name])
+            .arg("--data-dir")
+            .arg(self.folder.path().join(name))
+            .arg("--token-file")
+            .arg(self.db.token_dir().join("runner.token"))
+            .args(options);
+        Process::spawn(&mut command, self.folder.path().join(format!("{name}.log")))
+    }
+
+    /// The command line, not started yet.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .args(args)
+            .env("SYSTOLE_URL", &self.url)
+            .env("SYSTOLE_TOKEN_FILE", self.db.token_dir().join("admin.token"))
+            .env("HOME", self.folder.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_DATA_HOME")
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command line to its end.
+    pub fn say(&self, args: &[&str]) -> Said {
+        self.command(args).output().expect("systole starts").into()
+    }
+
+    /// Submits and returns the id.
+    pub fn submit(&self, args: &[&str]) -> String {
+        let mut all = vec!["-o", "id", "submit"];
+        all.extend(args);
+        let said = self.say(&all);
+        assert_eq!(said.code, Some(0), "{said:?}");
+        said.stdout.trim().to_owned()
+    }
+
+    /// A task as JSON.
+    pub fn show(&self, id: &str) -> serde_json::Value {
+        let said = self.say(&["-o", "json", "show", id]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+        let value: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+        value.get("task").cloned().unwrap_or(value)
+    }
+
+    pub fn state(&self, id: &str) -> String {
+        self.show(id)["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until the task is in one of these states.
+    pub fn until(&self, id: &str, states: &[&str]) -> serde_json::Value {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let task = self.show(id);
+            if states.contains(&task["state"].as_str().unwrap_or_default()) {
+                return task;
+            }
+            assert!(Instant::now() < end, "task {id} is not {states:?}: {task}");
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Lines of a file that children write.
+    pub fn lines(&self, name: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the file has at least this many lines.
+    pub fn until_lines(&self, name: &str, count: usize) -> Vec<String> {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let lines = self.lines(name);
+            if lines.len() >= count {
+                return lines;
+            }
+            assert!(Instant::now() < end, "{name} has {} of {count} lines", lines.len());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Status and body of a plain HTTP request.
+pub fn http_get(port: u16, path: &str) -> Option<(u16, String)> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let status = text.split(' ').nth(1)?.parse().ok()?;
+    let body = text.split_once("\r\n\r\n").map(|(_, body)| body.to_owned())?;
+    Some((status, body))
+}
+
+/// True while a process with this id lives.
+pub fn alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // A zombie has ended.
+    stat.rsplit(") ").next().is_some_and(|rest| !stat.is_empty() && !rest.starts_with('Z'))
+}
+
+/// Waits until a fact holds.
+pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !fact() {
+        assert!(Instant::now() < end, "waited a minute for: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
