@@ -155,6 +155,13 @@ fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is too large"))
 }
 
+fn count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(format!("{text:?} is no number of tasks; write 1 or more")),
+    }
+}
+
 fn label(text: &str) -> Result<(String, String), String> {
     systole_shared::task::spec::parse_label(text, "label").map_err(|invalid| invalid.message)
 }
@@ -211,6 +218,17 @@ fn task_id(text: &str) -> Result<i64, String> {
             "{text:?} is no task id; write the number that `systole submit` or `systole ls` shows, such as 12"
         )),
     }
+}
+
+/// Whether somebody wrote `run echo hello` and means `run -- echo hello`.
+pub fn forgot_dashes(error: &clap::Error, mut line: impl Iterator<Item = OsString>) -> bool {
+    let is_word = match error.get(clap::error::ContextKind::InvalidArg) {
+        Some(clap::error::ContextValue::String(argument)) => !argument.starts_with('-'),
+        _ => false,
+    };
+    error.kind() == clap::error::ErrorKind::UnknownArgument
+        && is_word
+        && line.any(|word| word == "run" || word == "submit")
 }
 
 // ---- services ----
@@ -498,7 +516,7 @@ pub struct LsArgs {
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub until: Option<i64>,
     /// At most this many
-    #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', value_name = "N", value_parser = count)]
     pub limit: Option<u64>,
 }
 
@@ -664,6 +682,17 @@ mod tests {
             let error = parse(line).expect_err(&format!("{line:?} must be refused"));
             assert!(error.contains(option), "{line:?}: {error}");
         }
+    }
+
+    #[test]
+    fn forgotten_dashes_are_noticed() {
+        let forgot = |line: &[&str]| {
+            let error = Cli::try_parse_from(line).expect_err("refused");
+            forgot_dashes(&error, line.iter().map(OsString::from))
+        };
+        assert!(forgot(&["systole", "run", "echo", "hello"]));
+        assert!(!forgot(&["systole", "run", "--timeuot", "5s"]));
+        assert!(!forgot(&["systole", "ls", "echo"]));
     }
 
     #[test]

@@ -48,10 +48,25 @@ impl Failure {
     /// Nobody answers at `url`.
     pub fn no_scheduler(url: &Url, cause: &str) -> Self {
         let cause = cause.trim_end_matches('.');
-        let message = if cause.contains("certificate") {
-            format!("no trusted TLS connection to {url}: {cause}. Name the certificate authority to trust: --ca FILE.")
-        } else {
-            format!("no scheduler at {url}: {cause}. Start one: `systole up`; elsewhere: --url.")
+        let host = &url.host;
+        let message = match what_is_wrong(cause, url.secure) {
+            Wrong::Nobody => format!("no scheduler at {url}: {cause}. Start one: `systole up`; elsewhere: --url."),
+            Wrong::Plaintext => {
+                format!("what listens at {url} does not speak TLS. Write http:// if it is a scheduler without TLS.")
+            }
+            Wrong::Tls => format!(
+                "no scheduler at {url}: what listens there does not speak plain gRPC ({cause}). Write https:// if it is a scheduler with TLS."
+            ),
+            Wrong::Issuer => {
+                format!("the certificate of {url} is not trusted here. Name the authority that signed it: --ca FILE.")
+            }
+            Wrong::Name => format!(
+                "the certificate of {url} is for another name than {host}. Use a name that is in it, or make one for {host}."
+            ),
+            Wrong::AuthorityItself => format!(
+                "the certificate of {url} is a certificate authority itself (CA:TRUE), which no client accepts. Make one with basicConstraints CA:FALSE."
+            ),
+            Wrong::Certificate => format!("no trusted TLS connection to {url}: {cause}."),
         };
         Self::new(exit_code::UNREACHABLE, message)
     }
@@ -101,6 +116,38 @@ impl fmt::Display for Failure {
             Some(code) => write!(f, " [{code}]"),
             None => Ok(()),
         }
+    }
+}
+
+/// What keeps us from a scheduler, as far as the error tells.
+enum Wrong {
+    Nobody,
+    /// TLS is spoken to somebody who does not.
+    Plaintext,
+    /// Plain HTTP is spoken to somebody who wants TLS, or something else.
+    Tls,
+    Issuer,
+    Name,
+    AuthorityItself,
+    Certificate,
+}
+
+fn what_is_wrong(cause: &str, secure: bool) -> Wrong {
+    let has = |text: &str| cause.contains(text);
+    if secure && has("InvalidContentType") {
+        Wrong::Plaintext
+    } else if !secure && (has("frame with invalid size") || has("http2 error") || has("invalid HTTP")) {
+        Wrong::Tls
+    } else if has("UnknownIssuer") {
+        Wrong::Issuer
+    } else if has("NotValidForName") || has("not valid for name") {
+        Wrong::Name
+    } else if has("CaUsedAsEndEntity") {
+        Wrong::AuthorityItself
+    } else if has("certificate") {
+        Wrong::Certificate
+    } else {
+        Wrong::Nobody
     }
 }
 
@@ -319,6 +366,44 @@ mod tests {
             "no scheduler at http://127.0.0.1:7410: connection refused. Start one: `systole up`; elsewhere: --url."
         );
         assert_eq!(failure.exit, 5);
+    }
+
+    #[test]
+    fn trouble_with_tls_has_its_own_remedy() {
+        let https = Url::parse("https://h:1").expect("valid");
+        for (url, cause, remedy) in [
+            (&https, "invalid peer certificate: UnknownIssuer", "--ca FILE"),
+            (
+                &https,
+                "invalid peer certificate: NotValidForName",
+                "for another name than h",
+            ),
+            (
+                &https,
+                "invalid peer certificate: certificate not valid for name \"h\"",
+                "for another name than h",
+            ),
+            (
+                &https,
+                "invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))",
+                "CA:FALSE",
+            ),
+            (&https, "invalid peer certificate: Expired", "Expired"),
+            (
+                &https,
+                "received corrupt message of type InvalidContentType",
+                "Write http://",
+            ),
+            (
+                &url(),
+                "connection error detected: frame with invalid size",
+                "Write https://",
+            ),
+        ] {
+            let failure = Failure::no_scheduler(url, cause);
+            assert!(failure.message.contains(remedy), "{failure}");
+            assert_eq!(failure.exit, 5);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! connection, a slow reader or a silent scheduler never keeps Ctrl-C from being heard.
 
 use crate::client::{Client, cause_of};
+use crate::exit_code;
 use crate::failure::{Failure, is_transient};
 use crate::output::sink::Sink;
 use std::collections::BTreeSet;
@@ -215,6 +216,7 @@ impl OutputReader {
                 Read::AllSent => match self.is_complete(before).await {
                     Ok(true) => return self.finish().await,
                     Ok(false) => Status::unavailable("the stream ended early"),
+                    Err(failure) if failure.exit == exit_code::UNREACHABLE => Status::unavailable(failure.message),
                     Err(failure) => return OutputEvent::Failed(failure),
                 },
             };

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     // Both TLS users of this process (client and scheduler) take the process default. It can only
     // be set already by ourselves, so the result says nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let cli = args::Cli::parse();
+    let cli = parse();
     match start(&cli) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -31,6 +31,17 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit)
         }
     }
+}
+
+fn parse() -> args::Cli {
+    args::Cli::try_parse().unwrap_or_else(|error| {
+        // If nobody reads this, there is nobody to tell.
+        let _ = error.print();
+        if args::forgot_dashes(&error, std::env::args_os()) {
+            output::note("tip: put -- before the program: systole run -- PROG ARG…");
+        }
+        std::process::exit(error.exit_code())
+    })
 }
 
 fn start(cli: &args::Cli) -> Result<u8, Failure> {

@@ -24,6 +24,7 @@ on_both_databases!(
     an_unknown_task_is_reset,
     a_result_is_recorded_once,
     a_late_result_is_kept_beside_the_verdict,
+    a_report_that_comes_twice_is_not_a_late_result,
     one_bad_beat_does_not_spoil_its_batch,
     a_dispatched_task_is_delivered_again_three_times_then_replaced,
     a_deaf_runner_gets_no_new_task,
@@ -366,6 +367,23 @@ async fn a_late_result_is_kept_beside_the_verdict(db: TestDb) {
     assert_eq!(task.state(), S::Failed);
     assert_eq!(task.outcome.expect("outcome").kind, "runner_lost");
     assert_eq!(task.late_result.expect("late result").kind, "success");
+    replica.stop().await;
+}
+
+async fn a_report_that_comes_twice_is_not_a_late_result(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let id = replica.submit(command(&["true"])).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    runner.take().await;
+    runner.running(id).await;
+    let mut result = runner.result(id, "signal", None);
+    result.signal = Some(15);
+    result.stopped_by = v1::StoppedBy::Timeout.into();
+    runner.ended(result.clone()).await;
+    // The acknowledgement was lost: the same report again.
+    assert_eq!(runner.ended(result).await.acknowledged, [id]);
+    let task = replica.task(id).await;
+    assert_eq!((task.outcome.expect("outcome").kind.as_str(), task.late_result), ("timeout", None));
     replica.stop().await;
 }
 

@@ -270,7 +270,8 @@ impl Agent {
                     Trouble::Unanswered,
                     &format!("no scheduler answers, the next try is {}: {text}", link.address()),
                 );
-                self.backoff.next()
+                // Never rarer than an ordinary beat: the cluster must hear of this runner before it gives it up.
+                self.backoff.next().min(Duration::from_millis(self.beat_interval_ms))
             }
             Missed::Taken(text) => {
                 let text =

@@ -238,9 +238,11 @@ pub async fn worker(ctx: Arc<Context>) {
 
 /// At most one beat per runner acts, the highest seq; the others were given up by their runner.
 async fn run_batch(ctx: &Arc<Context>, batch: Vec<Waiting>) {
-    let mut newest: HashMap<(String, i64), Waiting> = HashMap::with_capacity(batch.len());
+    let mut newest: HashMap<(String, i64, String), Waiting> = HashMap::with_capacity(batch.len());
     for waiting in batch {
-        let key = waiting.0.key();
+        // Per process: a late beat of one that is gone must not push away one of its successor.
+        let (host, slot) = waiting.0.key();
+        let key = (host, slot, waiting.0.registration.instance_id.clone());
         let stale = match newest.remove(&key) {
             None => {
                 newest.insert(key, waiting);
@@ -377,8 +379,8 @@ async fn act(tx: &mut Tx, beats: &[Arc<Beat>], plan: &ClaimPlan, newest: i64) ->
     outcome.started = beats::start_tasks(tx, &work.start).await?;
     beats::time_out_tasks(tx, &work.time_out).await?;
     outcome.ended = finish::end_tasks(tx, &work.ends).await?;
-    for (id, late) in work.late {
-        beats::keep_late_result(tx, id, late).await?;
+    for (id, kind, late) in work.late {
+        beats::keep_late_result(tx, id, kind, late).await?;
     }
     store_output(tx, beats, &work.recorded).await?;
 
@@ -418,7 +420,7 @@ struct Work {
     start: Vec<i64>,
     time_out: Vec<i64>,
     ends: Vec<End>,
-    late: Vec<(i64, String)>,
+    late: Vec<(i64, OutcomeKind, String)>,
     /// Results whose output is to be stored.
     recorded: HashSet<i64>,
     /// RUN_NEW again: task and how often it was given again.
@@ -565,7 +567,7 @@ fn record(result: &BeatResult, turn: &mut Turn<'_>, tasks: &HashMap<i64, LiveTas
             turn.acknowledged.push(task.id);
         }
         (Step::KeepLateResult, Some(task)) => {
-            work.late.push((task.id, late_json(&result.report)));
+            work.late.push((task.id, result.report.kind, late_json(&result.report)));
             work.recorded.insert(task.id);
             turn.acknowledged.push(task.id);
         }

@@ -6,6 +6,7 @@ use super::sql::Sql;
 use serde::Serialize;
 use std::sync::Arc;
 use systole_shared::heartbeat::identity::{Holder, Identity, identify};
+use systole_shared::task::OutcomeKind;
 
 static LOCK_RUNNERS: Sql = Sql::new(
     "lock_runners",
@@ -48,9 +49,11 @@ static TIME_OUT_TASKS: Sql = Sql::new(
     "UPDATE task SET status = 9, terminating = 'timeout' WHERE status = 4 \
        AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
 );
+/// Only beside a verdict, which knows no exit code and no signal: a report that comes twice is not late.
 static LATE_RESULT: Sql = Sql::new(
     "late_result",
     "UPDATE task SET late_result = $2 WHERE id = $1 AND status IN (7, 10) AND late_result IS NULL \
+       AND exit_code IS NULL AND signal IS NULL AND outcome_kind <> $3 \
        AND outcome_kind IN ('runner_lost', 'runner_restarted', 'cancelled', 'timeout', 'not_started')",
 );
 static LOCK_HOST: Sql = Sql::new(
@@ -219,8 +222,10 @@ pub async fn time_out_tasks(tx: &mut Tx, ids: &[i64]) -> Result<(), StoreError> 
 }
 
 /// Keeps a true result that arrived after the verdict. State and outcome stay.
-pub async fn keep_late_result(tx: &mut Tx, id: i64, result: String) -> Result<(), StoreError> {
-    tx.exec(&LATE_RESULT, vec![id.into(), result.into()]).await.map(drop)
+pub async fn keep_late_result(tx: &mut Tx, id: i64, kind: OutcomeKind, result: String) -> Result<(), StoreError> {
+    tx.exec(&LATE_RESULT, vec![id.into(), result.into(), kind.name().into()])
+        .await
+        .map(drop)
 }
 
 /// Takes the task out of a runner row whose task was ended by somebody else.
