@@ -6,7 +6,7 @@ use systole_shared::error::Invalid;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
-    #[error("no scheduler address is given; give at least one, such as http://scheduler:7070")]
+    #[error("no scheduler address is given; give at least one, such as http://scheduler:7410")]
     NoUrl,
     #[error("{url:?} is no scheduler address: {reason}; write it like http://HOST:PORT or https://HOST:PORT")]
     BadUrl { url: String, reason: String },

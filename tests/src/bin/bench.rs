@@ -206,8 +206,9 @@ async fn postgres_limit() -> Result<f64> {
         &name,
         "CREATE TABLE q (id BIGINT PRIMARY KEY, status SMALLINT NOT NULL, at BIGINT NOT NULL, body TEXT NOT NULL);
          CREATE INDEX q_open ON q (at, id) WHERE status = 1;
-         INSERT INTO q SELECT n, 1, n, 'x' FROM generate_series(1, 100000) AS n; VACUUM ANALYZE q;",
+         INSERT INTO q SELECT n, 1, n, 'x' FROM generate_series(1, 100000) AS n;",
     );
+    cluster.sql(&name, "VACUUM ANALYZE q");
     let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect(&cluster.url(&name)).await?;
     let done = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
