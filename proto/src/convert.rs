@@ -39,7 +39,10 @@ pub fn labels_from_wire(labels: &[v1::Label], field: &str) -> Result<Labels, Inv
     let mut map = Labels::new();
     for (index, label) in labels.iter().enumerate() {
         if map.insert(label.key.clone(), label.value.clone()).is_some() {
-            return Err(Invalid::new(format!("{field}[{index}]"), format!("label {} is given twice", label.key)));
+            return Err(Invalid::new(
+                format!("{field}[{index}]"),
+                format!("label {} is given twice", label.key),
+            ));
         }
     }
     Ok(map)
@@ -236,7 +239,10 @@ mod tests {
         for state in TaskState::ALL {
             assert_eq!(state_to_wire(state) as i32, i32::from(state.number()));
             assert_eq!(state_from_wire(state_to_wire(state) as i32), Some(state));
-            assert_eq!(state_to_wire(state).as_str_name(), format!("TASK_STATE_{}", state.name()));
+            assert_eq!(
+                state_to_wire(state).as_str_name(),
+                format!("TASK_STATE_{}", state.name())
+            );
         }
         assert_eq!(state_from_wire(0), None);
         assert_eq!(state_from_wire(77), None);

@@ -7,7 +7,6 @@ pub mod convert;
 #[expect(
     clippy::all,
     clippy::allow_attributes,
-
     reason = "generated code is not ours to style; its documentation is in the .proto files"
 )]
 pub mod v1 {

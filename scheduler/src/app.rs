@@ -4,11 +4,11 @@ use crate::auth::{TokenFiles, first_tokens};
 use crate::config::Config;
 use crate::context::{Context, Health};
 use crate::flow::{callback, dispatch, heartbeat, submit};
+use crate::http;
 use crate::loops::{self, admit, callbacks, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
 use crate::wake::Wake;
-use crate::http;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Transactions of beats that run at once. SQLite has one writer.
-const BEAT_WORKERS_POSTGRES: usize = 3;
+const BEAT_WORKERS_POSTGRES: usize = 2;
 const SUBMIT_WORKERS_POSTGRES: usize = 2;
 
 /// Why a replica does not start, or stopped.
@@ -67,11 +67,18 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     check(&config)?;
     // One crypto provider for the whole process; a second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let tls = config.tls.as_ref().map(http::tls).transpose().map_err(StartError::Config)?;
-    let listener = TcpListener::bind(config.listen).await.map_err(|error| StartError::Listen {
-        addr: config.listen,
-        error,
-    })?;
+    let tls = config
+        .tls
+        .as_ref()
+        .map(http::tls)
+        .transpose()
+        .map_err(StartError::Config)?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .map_err(|error| StartError::Listen {
+            addr: config.listen,
+            error,
+        })?;
     let addr = listener.local_addr().map_err(|error| StartError::Listen {
         addr: config.listen,
         error,
@@ -165,7 +172,13 @@ where
 
 /// Serves, and on shutdown drains: not ready any more, every parked beat answered, then no new
 /// connections, then the calls under way.
-async fn run(ctx: Arc<Context>, listener: TcpListener, tls: Option<tokio_rustls::TlsAcceptor>, router: axum::Router, shutdown: CancellationToken) {
+async fn run(
+    ctx: Arc<Context>,
+    listener: TcpListener,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+    router: axum::Router,
+    shutdown: CancellationToken,
+) {
     let stop = CancellationToken::new();
     let serving = http::serve(listener, tls, router, stop.clone(), ctx.config.timing.drain_max);
     tokio::pin!(serving);
@@ -199,7 +212,11 @@ fn check(config: &Config) -> Result<(), StartError> {
             timing.beat * 3
         ));
     }
-    for (name, value) in [("--check", timing.check), ("--poll", timing.poll), ("--retention-period", config.retention.period)] {
+    for (name, value) in [
+        ("--check", timing.check),
+        ("--poll", timing.poll),
+        ("--retention-period", config.retention.period),
+    ] {
         if value.is_zero() {
             return refuse(format!("{name} must be more than zero"));
         }
@@ -217,15 +234,26 @@ fn check(config: &Config) -> Result<(), StartError> {
 }
 
 fn replica_name() -> String {
-    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_else(|| "host".into());
-    format!("{host}:{}:{}", std::process::id(), crate::auth::hex(&rand::random::<[u8; 4]>()))
+    let host = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_else(|| "host".into());
+    format!(
+        "{host}:{}:{}",
+        std::process::id(),
+        crate::auth::hex(&rand::random::<[u8; 4]>())
+    )
 }
 
 fn describe(db: &Db, version: &str) -> String {
     match db.sqlite_path() {
         Some(path) => {
             let bytes = std::fs::metadata(path).map_or(0, |meta| meta.len());
-            format!("SQLite in {} ({:.1} MiB)", path.display(), bytes as f64 / (1024.0 * 1024.0))
+            format!(
+                "SQLite in {} ({:.1} MiB)",
+                path.display(),
+                bytes as f64 / (1024.0 * 1024.0)
+            )
         }
         None => version.to_owned(),
     }

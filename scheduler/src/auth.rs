@@ -50,7 +50,9 @@ impl Tokens {
 
     /// Who this `authorization` header belongs to.
     pub fn authenticate(&self, header: Option<&str>) -> Result<Actor, Code> {
-        let token = header.and_then(|h| h.strip_prefix("Bearer ")).ok_or(Code::TokenMissing)?;
+        let token = header
+            .and_then(|h| h.strip_prefix("Bearer "))
+            .ok_or(Code::TokenMissing)?;
         let hash = hash(token);
         let known = match self.known.read() {
             Ok(known) => known,
@@ -130,7 +132,10 @@ pub async fn first_tokens(db: &Db, folder: &Path, replica: &str, renew: bool) ->
             std::fs::rename(&temporary, path).map_err(|error| cannot(path, &error))?;
         } else {
             drop(std::fs::remove_file(&temporary));
-            notes.push(format!("the {name} token was made by another replica; copy its file to {}", path.display()));
+            notes.push(format!(
+                "the {name} token was made by another replica; copy its file to {}",
+                path.display()
+            ));
         }
     }
     Ok(TokenFiles {
@@ -143,7 +148,8 @@ fn write_private(folder: &Path, path: &Path, token: &str) -> Result<PathBuf, Sto
     let made = !folder.exists();
     std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
     if made {
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(|error| cannot(folder, &error))?;
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))
+            .map_err(|error| cannot(folder, &error))?;
     }
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let mut file = std::fs::OpenOptions::new()
@@ -153,7 +159,9 @@ fn write_private(folder: &Path, path: &Path, token: &str) -> Result<PathBuf, Sto
         .mode(0o600)
         .open(&temporary)
         .map_err(|error| cannot(&temporary, &error))?;
-    writeln!(file, "{token}").and_then(|()| file.sync_all()).map_err(|error| cannot(&temporary, &error))?;
+    writeln!(file, "{token}")
+        .and_then(|()| file.sync_all())
+        .map_err(|error| cannot(&temporary, &error))?;
     Ok(temporary)
 }
 
@@ -179,7 +187,10 @@ mod tests {
             created_by: "test".into(),
         }]);
         let header = format!("Bearer {token}");
-        assert_eq!(tokens.authenticate(Some(&header)).map(|actor| actor.role), Ok(Role::Admin));
+        assert_eq!(
+            tokens.authenticate(Some(&header)).map(|actor| actor.role),
+            Ok(Role::Admin)
+        );
         let cut = &header[..header.len() - 1];
         for wrong in [None, Some(""), Some("Bearer "), Some(token.as_str()), Some(cut)] {
             assert!(tokens.authenticate(wrong).is_err(), "{wrong:?}");

@@ -123,10 +123,10 @@ impl Fleet {
     pub async fn view(&self, db: &Db, lost_after_ms: i64) -> Result<Arc<FleetView>, crate::store::StoreError> {
         // Held across the read on purpose: callers that come together share one.
         let mut cached = self.cached.lock().await;
-        if let Some((at, view)) = cached.as_ref() {
-            if boottime_ms() - at <= FLEET_AGE_MS {
-                return Ok(Arc::clone(view));
-            }
+        if let Some((at, view)) = cached.as_ref()
+            && boottime_ms() - at <= FLEET_AGE_MS
+        {
+            return Ok(Arc::clone(view));
         }
         let rows = db.runners((String::new(), -1), String::new(), FLEET_MAX).await?;
         let now_ms = match rows.first() {

@@ -96,7 +96,12 @@ async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, &'static str) {
 }
 
 async fn report_health(ctx: Arc<Context>, reporter: tonic_health::server::HealthReporter) {
-    const NAMES: [&str; 4] = ["", "systole.v1.TaskService", "systole.v1.RunnerService", "systole.v1.RunnerAdmin"];
+    const NAMES: [&str; 4] = [
+        "",
+        "systole.v1.TaskService",
+        "systole.v1.RunnerService",
+        "systole.v1.RunnerAdmin",
+    ];
     loop {
         let status = if ctx.is_ready() {
             tonic_health::ServingStatus::Serving
@@ -126,7 +131,8 @@ pub fn tls(files: &TlsFiles) -> Result<TlsAcceptor, String> {
     if certs.is_empty() {
         return Err(format!("--tls-cert {}: holds no certificate", files.cert.display()));
     }
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| format!("--tls-key {}: {error}", files.key.display()))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|error| format!("--tls-key {}: {error}", files.key.display()))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -140,7 +146,13 @@ pub fn tls(files: &TlsFiles) -> Result<TlsAcceptor, String> {
 }
 
 /// Serves until `stop`, then lets the calls under way end, at most for `drain_max`.
-pub async fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, router: axum::Router, stop: CancellationToken, drain_max: Duration) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    router: axum::Router,
+    stop: CancellationToken,
+    drain_max: Duration,
+) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let closing = CancellationToken::new();
     let mut connections = tokio::task::JoinSet::new();

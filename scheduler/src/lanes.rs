@@ -141,10 +141,12 @@ impl Lanes {
     pub fn has_work(&self, group: usize, host: &str) -> bool {
         let inner = self.lock();
         inner.targets.contains_key(host)
-            || inner
-                .groups
-                .get(group)
-                .is_some_and(|group| group.lanes.iter().any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake)))
+            || inner.groups.get(group).is_some_and(|group| {
+                group
+                    .lanes
+                    .iter()
+                    .any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake))
+            })
     }
 
     /// Groups with awake lanes, and target hosts.
@@ -154,14 +156,23 @@ impl Lanes {
             .groups
             .iter()
             .enumerate()
-            .filter(|(_, group)| group.lanes.iter().any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake)))
+            .filter(|(_, group)| {
+                group
+                    .lanes
+                    .iter()
+                    .any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake))
+            })
             .map(|(id, _)| id)
             .collect();
         (groups, inner.targets.keys().cloned().collect())
     }
 
     /// What a claim for these groups and hosts scans.
-    pub fn plan<'a>(&self, groups: impl IntoIterator<Item = usize>, hosts: impl IntoIterator<Item = &'a str>) -> ClaimPlan {
+    pub fn plan<'a>(
+        &self,
+        groups: impl IntoIterator<Item = usize>,
+        hosts: impl IntoIterator<Item = &'a str>,
+    ) -> ClaimPlan {
         let mut inner = self.lock();
         let mut plan = ClaimPlan::default();
         for host in hosts {
@@ -199,7 +210,9 @@ impl Lanes {
         let now = Instant::now();
         let mut inner = self.lock();
         for seen in &claimed.seen {
-            let Some(state) = inner.lanes.get_mut(&seen.lane_id) else { continue };
+            let Some(state) = inner.lanes.get_mut(&seen.lane_id) else {
+                continue;
+            };
             if seen.exhausted && state.wake_no == seen.wake_no {
                 state.awake = false;
             }
@@ -222,10 +235,13 @@ impl LaneState {
             self.firsts.clear();
             return;
         }
-        if let Some(first) = first_ms {
-            if self.firsts.back().is_none_or(|(at, _)| now.duration_since(*at) >= HINT_AGE / 10) {
-                self.firsts.push_back((now, first));
-            }
+        if let Some(first) = first_ms
+            && self
+                .firsts
+                .back()
+                .is_none_or(|(at, _)| now.duration_since(*at) >= HINT_AGE / 10)
+        {
+            self.firsts.push_back((now, first));
         }
         while let Some(&(at, first)) = self.firsts.front() {
             if now.duration_since(at) < HINT_AGE {
@@ -295,7 +311,10 @@ mod tests {
         lanes.add(1, lane(0));
         lanes.add(2, lane(9));
         lanes.wake(&[1, 2], []);
-        let order: Vec<i64> = lanes.plan([group], []).lanes[&group].iter().map(|lane| lane.lane_id).collect();
+        let order: Vec<i64> = lanes.plan([group], []).lanes[&group]
+            .iter()
+            .map(|lane| lane.lane_id)
+            .collect();
         assert_eq!(order, [2, 1]);
     }
 

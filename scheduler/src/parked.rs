@@ -161,7 +161,11 @@ impl Parked {
                 let Some((key, seq)) = inner.idle.get_mut(group).and_then(VecDeque::pop_front) else {
                     break;
                 };
-                if inner.entries.get(&key).is_some_and(|entry| entry.seq == seq && entry.idle) {
+                if inner
+                    .entries
+                    .get(&key)
+                    .is_some_and(|entry| entry.seq == seq && entry.idle)
+                {
                     taken.extend(inner.entries.remove(&key));
                 }
             }
@@ -197,7 +201,9 @@ impl Parked {
         let mut inner = self.lock();
         let mut idle: HashMap<usize, VecDeque<(Key, i64)>> = HashMap::new();
         for entry in inner.entries.values().filter(|entry| entry.idle) {
-            idle.entry(entry.group).or_default().push_back((entry.key.clone(), entry.seq));
+            idle.entry(entry.group)
+                .or_default()
+                .push_back((entry.key.clone(), entry.seq));
         }
         inner.idle = idle;
     }
@@ -253,7 +259,9 @@ impl Inner {
             if queue.len() > 64 && queue.len() > 4 * self.entries.len() {
                 let entries = &self.entries;
                 let newest = (entry.key.clone(), entry.seq);
-                queue.retain(|(key, seq)| (key, seq) == (&newest.0, &newest.1) || entries.get(key).is_some_and(|e| e.seq == *seq));
+                queue.retain(|(key, seq)| {
+                    (key, seq) == (&newest.0, &newest.1) || entries.get(key).is_some_and(|e| e.seq == *seq)
+                });
             }
         }
         self.entries.insert(entry.key.clone(), entry)

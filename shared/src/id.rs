@@ -40,10 +40,16 @@ impl Target {
             None => (text, None),
             Some((host, slot)) => {
                 let slot: u32 = slot.parse().map_err(|_| {
-                    Invalid::new(field, format!("slot {slot:?} is not a number; write HOST or HOST/SLOT, such as db-01/0"))
+                    Invalid::new(
+                        field,
+                        format!("slot {slot:?} is not a number; write HOST or HOST/SLOT, such as db-01/0"),
+                    )
                 })?;
                 if slot >= SLOTS_MAX {
-                    return Err(Invalid::new(field, format!("slot {slot} is outside 0 to {}", SLOTS_MAX - 1)));
+                    return Err(Invalid::new(
+                        field,
+                        format!("slot {slot} is outside 0 to {}", SLOTS_MAX - 1),
+                    ));
                 }
                 (host, Some(slot))
             }
@@ -73,7 +79,9 @@ impl fmt::Display for Target {
 /// Checks a host name: 1 to 63 of letters, digits, `.`, `_`, `-`.
 pub fn check_host(host: &str, field: &str) -> Result<(), Invalid> {
     let ok = (1..=WORD_CHARS_MAX).contains(&host.len())
-        && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        && host
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     if ok {
         Ok(())
     } else {

@@ -62,7 +62,13 @@ pub fn exact_duration(ms: u64) -> String {
     }
     let mut rest = ms;
     let mut text = String::new();
-    for (unit, size) in [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)] {
+    for (unit, size) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1_000),
+        ("ms", 1),
+    ] {
         if rest >= size {
             text.push_str(&format!("{}{unit}", rest / size));
             rest %= size;
@@ -90,7 +96,11 @@ pub fn parse_time(text: &str, now_ms: i64) -> Result<i64, String> {
     let clock = NaiveTime::parse_from_str(text, "%H:%M")
         .or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S"))
         .map_err(|_| bad())?;
-    let today = Local.timestamp_millis_opt(now_ms).single().ok_or_else(bad)?.date_naive();
+    let today = Local
+        .timestamp_millis_opt(now_ms)
+        .single()
+        .ok_or_else(bad)?
+        .date_naive();
     // A local time that does not exist (clock change) has no answer; say so instead of guessing.
     Local
         .from_local_datetime(&today.and_time(clock))
@@ -116,7 +126,13 @@ mod tests {
 
     #[test]
     fn durations_need_units_and_round_trip() {
-        for (text, ms) in [("0", 0), ("250ms", 250), ("90s", 90_000), ("1h30m", 5_400_000), ("2d", 172_800_000)] {
+        for (text, ms) in [
+            ("0", 0),
+            ("250ms", 250),
+            ("90s", 90_000),
+            ("1h30m", 5_400_000),
+            ("2d", 172_800_000),
+        ] {
             assert_eq!(parse_duration(text), Ok(ms), "{text}");
             assert_eq!(parse_duration(&exact_duration(ms)), Ok(ms), "{text}");
         }
@@ -124,7 +140,17 @@ mod tests {
 
     #[test]
     fn bad_durations_say_what_to_write() {
-        for text in ["", "12", "0.5", "-5s", "5x", "s", "5s3", "99999999999999999999s", "999999999999999d"] {
+        for text in [
+            "",
+            "12",
+            "0.5",
+            "-5s",
+            "5x",
+            "s",
+            "5s3",
+            "99999999999999999999s",
+            "999999999999999d",
+        ] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
         assert!(parse_duration("12").expect_err("no unit").contains("\"12s\""));
@@ -142,7 +168,13 @@ mod tests {
 
     #[test]
     fn people_read_short_durations() {
-        for (ms, text) in [(10, "0.01 s"), (12_400, "12.4 s"), (666_000, "11m06s"), (10_800_000, "3h00m"), (187_200_000, "2d04h")] {
+        for (ms, text) in [
+            (10, "0.01 s"),
+            (12_400, "12.4 s"),
+            (666_000, "11m06s"),
+            (10_800_000, "3h00m"),
+            (187_200_000, "2d04h"),
+        ] {
             assert_eq!(format_duration(ms), text);
         }
     }

@@ -45,7 +45,11 @@ impl TestDb {
                     .args(["-cmd", ".timeout 5000", path, text])
                     .output()
                     .expect("sqlite3 starts; install it with `apt-get install sqlite3`");
-                assert!(output.status.success(), "sqlite3: {}", String::from_utf8_lossy(&output.stderr));
+                assert!(
+                    output.status.success(),
+                    "sqlite3: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
                 String::from_utf8_lossy(&output.stdout).trim().to_owned()
             }
         }

@@ -35,18 +35,33 @@ impl Cluster {
     pub fn new() -> Cluster {
         let bin = binaries();
         let user = unprivileged();
-        let folder = tempfile::Builder::new().prefix("systole-pg-").tempdir().expect("temporary folder").keep();
+        let folder = tempfile::Builder::new()
+            .prefix("systole-pg-")
+            .tempdir()
+            .expect("temporary folder")
+            .keep();
         if let Some((uid, gid)) = user {
             std::os::unix::fs::chown(&folder, Some(uid), Some(gid)).expect("chown");
         }
         let data = folder.join("data");
         let mut initdb = Command::new(bin.join("initdb"));
         initdb
-            .args(["--username=systole", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "-D"])
+            .args([
+                "--username=systole",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-sync",
+                "-D",
+            ])
             .arg(&data)
             .stdin(Stdio::null());
         let output = as_user(&mut initdb, user, &folder).output().expect("initdb starts");
-        assert!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "initdb: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         let port = free_port();
         let (spawner, orders) = std::sync::mpsc::channel();
         let cluster = Cluster {
@@ -77,12 +92,18 @@ impl Cluster {
     /// Starts the postmaster and waits until it answers.
     pub fn start(&self) {
         let (done, started) = std::sync::mpsc::channel();
-        self.spawner.lock().expect("lock").send(Order::Start(done)).expect("thread lives");
+        self.spawner
+            .lock()
+            .expect("lock")
+            .send(Order::Start(done))
+            .expect("thread lives");
         started.recv().expect("thread lives");
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             let mut ready = Command::new(self.bin.join("pg_isready"));
-            ready.args(["-q", "-h", "127.0.0.1", "-U", "systole", "-p"]).arg(self.port.to_string());
+            ready
+                .args(["-q", "-h", "127.0.0.1", "-U", "systole", "-p"])
+                .arg(self.port.to_string());
             if ready.status().expect("pg_isready starts").success() {
                 return;
             }
@@ -95,8 +116,12 @@ impl Cluster {
     /// Stops it, `immediate` (as a crash) or `fast`.
     pub fn stop(&self, mode: &str) {
         let mut stop = Command::new(self.bin.join("pg_ctl"));
-        stop.args(["stop", "-w", "-m", mode, "-D"]).arg(self.folder.join("data")).stdout(Stdio::null());
-        let status = as_user(&mut stop, self.user, &self.folder).status().expect("pg_ctl starts");
+        stop.args(["stop", "-w", "-m", mode, "-D"])
+            .arg(self.folder.join("data"))
+            .stdout(Stdio::null());
+        let status = as_user(&mut stop, self.user, &self.folder)
+            .status()
+            .expect("pg_ctl starts");
         assert!(status.success(), "pg_ctl stop");
     }
 
@@ -115,12 +140,28 @@ impl Cluster {
     /// Runs a text by psql and returns what it prints.
     pub fn sql(&self, database: &str, text: &str) -> String {
         let output = Command::new(self.bin.join("psql"))
-            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-U", "systole", "-p"])
+            .args([
+                "-X",
+                "-q",
+                "-A",
+                "-t",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-h",
+                "127.0.0.1",
+                "-U",
+                "systole",
+                "-p",
+            ])
             .arg(self.port.to_string())
             .args(["-d", database, "-c", text])
             .output()
             .expect("psql starts");
-        assert!(output.status.success(), "psql: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "psql: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 }
@@ -153,7 +194,11 @@ fn as_user<'a>(command: &'a mut Command, user: Option<(u32, u32)>, folder: &Path
 }
 
 fn spawn(bin: &Path, folder: &Path, port: u16, user: Option<(u32, u32)>) -> std::process::Child {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log")).expect("log file");
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(folder.join("log"))
+        .expect("log file");
     let mut postgres = Command::new(bin.join("postgres"));
     postgres
         .arg("-D")
@@ -162,7 +207,14 @@ fn spawn(bin: &Path, folder: &Path, port: u16, user: Option<(u32, u32)>) -> std:
         .arg(port.to_string())
         .arg("-k")
         .arg(folder)
-        .args(["-h", "127.0.0.1", "-c", "max_connections=400", "-c", "shared_buffers=128MB"])
+        .args([
+            "-h",
+            "127.0.0.1",
+            "-c",
+            "max_connections=400",
+            "-c",
+            "shared_buffers=128MB",
+        ])
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("log file"))
         .stderr(log);
@@ -176,7 +228,9 @@ fn spawn(bin: &Path, folder: &Path, port: u16, user: Option<(u32, u32)>) -> std:
 fn die_with_us(command: &mut Command) {
     // SAFETY: between fork and exec only prctl is called, which is async-signal-safe and allocates nothing.
     unsafe {
-        command.pre_exec(|| nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGQUIT).map_err(std::io::Error::from));
+        command.pre_exec(|| {
+            nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGQUIT).map_err(std::io::Error::from)
+        });
     }
 }
 
@@ -190,8 +244,14 @@ fn binaries() -> PathBuf {
     versions
         .into_iter()
         .chain(std::env::split_paths(&path))
-        .find(|folder| ["initdb", "postgres", "psql", "pg_ctl", "pg_isready"].iter().all(|name| folder.join(name).exists()))
-        .expect("no PostgreSQL server found: install it with `apt-get install postgresql`, or run scripts/test, which does")
+        .find(|folder| {
+            ["initdb", "postgres", "psql", "pg_ctl", "pg_isready"]
+                .iter()
+                .all(|name| folder.join(name).exists())
+        })
+        .expect(
+            "no PostgreSQL server found: install it with `apt-get install postgresql`, or run scripts/test, which does",
+        )
 }
 
 /// PostgreSQL refuses to run as root.

@@ -76,7 +76,9 @@ impl Replica {
     pub async fn try_start(config: Config) -> Result<Self, StartError> {
         let shutdown = CancellationToken::new();
         let running = systole_scheduler::start(config, shutdown.clone()).await?;
-        let channel = Endpoint::from_shared(format!("http://{}", running.addr)).expect("address").connect_lazy();
+        let channel = Endpoint::from_shared(format!("http://{}", running.addr))
+            .expect("address")
+            .connect_lazy();
         Ok(Self {
             admin_token: token(&running.tokens.admin),
             runner_token: token(&running.tokens.runner),
@@ -91,7 +93,8 @@ impl Replica {
     }
 
     pub fn tasks(&self) -> Tasks {
-        TaskServiceClient::with_interceptor(self.channel.clone(), self.admin_token.clone()).max_decoding_message_size(64 << 20)
+        TaskServiceClient::with_interceptor(self.channel.clone(), self.admin_token.clone())
+            .max_decoding_message_size(64 << 20)
     }
 
     pub fn tasks_with(&self, token: Token) -> Tasks {
@@ -131,12 +134,28 @@ impl Replica {
             }],
             reason: String::new(),
         };
-        self.tasks().submit(request).await.expect("submit").into_inner().results.remove(0)
+        self.tasks()
+            .submit(request)
+            .await
+            .expect("submit")
+            .into_inner()
+            .results
+            .remove(0)
     }
 
     pub async fn task(&self, id: i64) -> v1::Task {
-        let response = self.tasks().get(v1::GetRequest { ids: vec![id] }).await.expect("get").into_inner();
-        response.results.into_iter().next().and_then(|result| result.task).expect("the task exists")
+        let response = self
+            .tasks()
+            .get(v1::GetRequest { ids: vec![id] })
+            .await
+            .expect("get")
+            .into_inner();
+        response
+            .results
+            .into_iter()
+            .next()
+            .and_then(|result| result.task)
+            .expect("the task exists")
     }
 
     pub async fn state(&self, id: i64) -> v1::TaskState {
@@ -158,7 +177,13 @@ impl Replica {
             reason: "test".into(),
             exact: false,
         };
-        self.tasks().cancel(request).await.expect("cancel").into_inner().results.remove(0)
+        self.tasks()
+            .cancel(request)
+            .await
+            .expect("cancel")
+            .into_inner()
+            .results
+            .remove(0)
     }
 }
 

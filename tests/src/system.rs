@@ -12,8 +12,16 @@ use tempfile::TempDir;
 /// The binary beside the test executables.
 pub fn binary() -> PathBuf {
     let exe = std::env::current_exe().expect("own path");
-    let path = exe.parent().and_then(Path::parent).expect("target folder").join("systole");
-    assert!(path.exists(), "{} is missing; build it with `cargo build --bin systole`", path.display());
+    let path = exe
+        .parent()
+        .and_then(Path::parent)
+        .expect("target folder")
+        .join("systole");
+    assert!(
+        path.exists(),
+        "{} is missing; build it with `cargo build --bin systole`",
+        path.display()
+    );
     path
 }
 
@@ -25,7 +33,11 @@ pub struct Process {
 
 impl Process {
     fn spawn(command: &mut Command, log: PathBuf) -> Self {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(&log).expect("log file");
+        let file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .expect("log file");
         let child = command
             .stdin(Stdio::null())
             .stdout(file.try_clone().expect("log file"))
@@ -50,7 +62,11 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 return status.code();
             }
-            assert!(Instant::now() < end, "the process does not end within {limit:?}; its log:\n{}", self.log());
+            assert!(
+                Instant::now() < end,
+                "the process does not end within {limit:?}; its log:\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -138,10 +154,22 @@ impl System {
         let port = self.ports[index];
         let mut command = Command::new(binary());
         command
-            .args(["scheduler", "--database", &self.db.url, "--listen", &format!("127.0.0.1:{port}")])
+            .args([
+                "scheduler",
+                "--database",
+                &self.db.url,
+                "--listen",
+                &format!("127.0.0.1:{port}"),
+            ])
             .arg("--token-dir")
             .arg(self.db.token_dir())
-            .args(["--connections", "8", "--callback-allow-private", "--callback-backoff", "200ms"])
+            .args([
+                "--connections",
+                "8",
+                "--callback-allow-private",
+                "--callback-backoff",
+                "200ms",
+            ])
             .args(options);
         let process = Process::spawn(&mut command, self.folder.path().join(format!("scheduler-{index}.log")));
         self.until_ready(port, &process);
@@ -260,7 +288,11 @@ pub fn http_get(port: u16, path: &str) -> Option<(u16, String)> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
     let status = text.split(' ').nth(1)?.parse().ok()?;
@@ -272,7 +304,9 @@ pub fn http_get(port: u16, path: &str) -> Option<(u16, String)> {
 pub fn alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // A zombie has ended.
-    stat.rsplit(") ").next().is_some_and(|rest| !stat.is_empty() && !rest.starts_with('Z'))
+    stat.rsplit(") ")
+        .next()
+        .is_some_and(|rest| !stat.is_empty() && !rest.starts_with('Z'))
 }
 
 /// Waits until a fact holds.

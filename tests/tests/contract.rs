@@ -85,25 +85,43 @@ async fn a_submission_is_stored_once_per_key(db: TestDb) {
 async fn the_same_key_with_another_body_is_refused(db: TestDb) {
     let replica = Replica::start(&db).await;
     replica.submit_keyed(command(&["true"]), "k").await;
-    let refused = replica.submit_keyed(command(&["false"]), "k").await.error.expect("refused");
+    let refused = replica
+        .submit_keyed(command(&["false"]), "k")
+        .await
+        .error
+        .expect("refused");
     assert_eq!((refused.code.as_str(), refused.field.as_str()), ("CONFLICT_005", "key"));
     replica.stop().await;
 }
 
 async fn a_bad_item_does_not_spoil_its_batch(db: TestDb) {
     let replica = Replica::start(&db).await;
-    let items = [command(&["true"]), command(&[]), command(&["a\0b"]), command(&["echo", "日本 \" ' \n"])]
-        .map(|spec| v1::SubmitItem {
-            spec: Some(spec),
-            key: String::new(),
-        })
-        .to_vec();
+    let items = [
+        command(&["true"]),
+        command(&[]),
+        command(&["a\0b"]),
+        command(&["echo", "日本 \" ' \n"]),
+    ]
+    .map(|spec| v1::SubmitItem {
+        spec: Some(spec),
+        key: String::new(),
+    })
+    .to_vec();
     let request = v1::SubmitRequest {
         items,
         reason: String::new(),
     };
-    let results = replica.tasks().submit(request).await.expect("submit").into_inner().results;
-    let fields: Vec<Option<&str>> = results.iter().map(|r| r.error.as_ref().map(|e| e.field.as_str())).collect();
+    let results = replica
+        .tasks()
+        .submit(request)
+        .await
+        .expect("submit")
+        .into_inner()
+        .results;
+    let fields: Vec<Option<&str>> = results
+        .iter()
+        .map(|r| r.error.as_ref().map(|e| e.field.as_str()))
+        .collect();
     assert_eq!(fields, [None, Some("command"), Some("command[0]"), None]);
     let stored = replica.task(results[3].id).await.spec.expect("spec");
     assert_eq!(stored.command, ["echo", "日本 \" ' \n"]);
@@ -188,7 +206,10 @@ async fn a_claim_follows_priority_then_age(db: TestDb) {
     assert_eq!(order.first(), Some(&ids[2]));
     assert_eq!(order.iter().collect::<std::collections::HashSet<_>>().len(), 5);
     let at = |id: &i64| order.iter().position(|o| o == id).expect("given");
-    assert!(at(&ids[2]) < at(&ids[4]) && at(&ids[0]) < at(&ids[1]) && at(&ids[3]) == 4, "{order:?} of {ids:?}");
+    assert!(
+        at(&ids[2]) < at(&ids[4]) && at(&ids[0]) < at(&ids[1]) && at(&ids[3]) == 4,
+        "{order:?} of {ids:?}"
+    );
     replica.stop().await;
 }
 
@@ -249,7 +270,11 @@ async fn a_stale_beat_changes_nothing(db: TestDb) {
     replica.cancel(id).await;
     late.beat.seq = stale_seq - 1;
     late.idle().await;
-    assert_eq!(replica.state(id).await, S::Terminating, "the child is alive: nothing is confirmed");
+    assert_eq!(
+        replica.state(id).await,
+        S::Terminating,
+        "the child is alive: nothing is confirmed"
+    );
     replica.stop().await;
 }
 
@@ -280,7 +305,10 @@ async fn a_higher_start_no_takes_over_and_a_lower_one_is_refused(db: TestDb) {
     new.idle().await;
     let refused = old.try_idle().await.expect_err("the old process is refused for ever");
     assert_eq!(refused.code(), tonic::Code::AlreadyExists);
-    assert_eq!(refused.metadata().get("systole-error-code").map(|v| v.as_bytes()), Some(b"CONFLICT_004".as_slice()));
+    assert_eq!(
+        refused.metadata().get("systole-error-code").map(|v| v.as_bytes()),
+        Some(b"CONFLICT_004".as_slice())
+    );
     // The refused beat did not keep the id alive, and the holder goes on.
     new.idle().await;
     replica.stop().await;
@@ -292,12 +320,18 @@ async fn a_second_process_with_the_same_host_name_waits(db: TestDb) {
     first.idle().await;
     let mut second = SimRunner::new(&replica, "a", 0);
     second.beat.instance_id = "another".into();
-    assert_eq!(second.try_idle().await.expect_err("waits").code(), tonic::Code::AlreadyExists);
+    assert_eq!(
+        second.try_idle().await.expect_err("waits").code(),
+        tonic::Code::AlreadyExists
+    );
     // The holder says goodbye: the id is free at once.
     first.beat.leaving = true;
     first.idle().await;
     second.idle().await;
-    assert_eq!(first.try_idle().await.expect_err("waits").code(), tonic::Code::AlreadyExists);
+    assert_eq!(
+        first.try_idle().await.expect_err("waits").code(),
+        tonic::Code::AlreadyExists
+    );
     replica.stop().await;
 }
 
@@ -311,11 +345,17 @@ async fn a_foreign_report_changes_nothing(db: TestDb) {
     let reset = foreign.running(id).await.reset.expect("RESET");
     assert_eq!((reset.task_id, reset.reason()), (id, v1::ResetReason::Unknown));
     let result = foreign.success(id);
-    assert_eq!(foreign.ended(result).await.reset.expect("RESET").reason(), v1::ResetReason::Unknown);
+    assert_eq!(
+        foreign.ended(result).await.reset.expect("RESET").reason(),
+        v1::ResetReason::Unknown
+    );
     // The same host, but a start that never had the task.
     let mut result = mine.success(id);
     result.dispatched_start_no = 7;
-    assert_eq!(mine.ended(result).await.reset.expect("RESET").reason(), v1::ResetReason::Unknown);
+    assert_eq!(
+        mine.ended(result).await.reset.expect("RESET").reason(),
+        v1::ResetReason::Unknown
+    );
     assert_eq!(replica.state(id).await, S::Running);
     replica.stop().await;
 }
@@ -343,11 +383,18 @@ async fn a_result_is_recorded_once(db: TestDb) {
     for code in [3, 0] {
         let mut again = result.clone();
         again.exit_code = Some(code);
-        again.kind = if code == 0 { "success".into() } else { "exit_code".into() };
+        again.kind = if code == 0 {
+            "success".into()
+        } else {
+            "exit_code".into()
+        };
         assert_eq!(runner.ended(again).await.acknowledged, [id]);
     }
     let after = replica.task(id).await;
-    assert_eq!((after.state(), &after.outcome, after.ended_at_ms), (S::Failed, &first.outcome, first.ended_at_ms));
+    assert_eq!(
+        (after.state(), &after.outcome, after.ended_at_ms),
+        (S::Failed, &first.outcome, first.ended_at_ms)
+    );
     assert_eq!(after.late_result, None);
     replica.stop().await;
 }
@@ -360,7 +407,10 @@ async fn a_late_result_is_kept_beside_the_verdict(db: TestDb) {
     runner.running(id).await;
     replica.until_state(id, S::Failed).await;
     // The child is alive after all: it is to go, and its result is kept.
-    assert_eq!(runner.running(id).await.reset.expect("RESET").reason(), v1::ResetReason::Stop);
+    assert_eq!(
+        runner.running(id).await.reset.expect("RESET").reason(),
+        v1::ResetReason::Stop
+    );
     let result = runner.success(id);
     assert_eq!(runner.ended(result).await.acknowledged, [id]);
     let task = replica.task(id).await;
@@ -383,7 +433,10 @@ async fn a_report_that_comes_twice_is_not_a_late_result(db: TestDb) {
     // The acknowledgement was lost: the same report again.
     assert_eq!(runner.ended(result).await.acknowledged, [id]);
     let task = replica.task(id).await;
-    assert_eq!((task.outcome.expect("outcome").kind.as_str(), task.late_result), ("timeout", None));
+    assert_eq!(
+        (task.outcome.expect("outcome").kind.as_str(), task.late_result),
+        ("timeout", None)
+    );
     replica.stop().await;
 }
 
@@ -462,9 +515,15 @@ async fn a_cancel_ends_waiting_tasks_at_once(db: TestDb) {
     for id in [queued, created] {
         let result = replica.cancel(id).await;
         assert_eq!((result.state(), result.already), (S::Terminated, false));
-        assert!(replica.cancel(id).await.already, "a second cancel changes nothing and says so");
+        assert!(
+            replica.cancel(id).await.already,
+            "a second cancel changes nothing and says so"
+        );
         let task = replica.task(id).await;
-        assert_eq!((task.cancelled_by.as_str(), task.cancel_reason.as_str()), ("admin", "test"));
+        assert_eq!(
+            (task.cancelled_by.as_str(), task.cancel_reason.as_str()),
+            ("admin", "test")
+        );
         assert_eq!(task.outcome.expect("outcome").kind, "cancelled");
     }
     let missing = replica.cancel(9_999).await.error.expect("no such task");
@@ -525,13 +584,20 @@ async fn a_failed_task_with_retries_left_makes_the_next_attempt(db: TestDb) {
     }
     assert_eq!(seen.len(), 3, "max_retries = 2 means three attempts");
     let last = replica.task(seen[2]).await;
-    assert_eq!((last.attempt, last.root_id, last.retry_of, last.retried_by), (3, root, seen[1], 0));
+    assert_eq!(
+        (last.attempt, last.root_id, last.retry_of, last.retried_by),
+        (3, root, seen[1], 0)
+    );
     assert_eq!(last.spec.expect("spec").tags, ["nightly"]);
     let filter = v1::TaskFilter {
         tag: "nightly".into(),
         ..Default::default()
     };
-    let count = replica.tasks().count(v1::CountRequest { filter: Some(filter) }).await.expect("count");
+    let count = replica
+        .tasks()
+        .count(v1::CountRequest { filter: Some(filter) })
+        .await
+        .expect("count");
     assert_eq!(count.into_inner().total, 3, "tags travel along the chain");
     replica.stop().await;
 }
@@ -572,7 +638,10 @@ async fn a_delayed_task_waits_for_its_time(db: TestDb) {
     assert_eq!(runner.take().await.task_id, id);
     let task = replica.task(id).await;
     let waited = task.dispatched_at_ms - task.created_at_ms;
-    assert!((700..5_000).contains(&waited), "dispatched {waited} ms after its submission");
+    assert!(
+        (700..5_000).contains(&waited),
+        "dispatched {waited} ms after its submission"
+    );
     replica.stop().await;
 }
 
@@ -612,7 +681,15 @@ async fn the_reaper_ends_dispatched_and_terminating_tasks_too(db: TestDb) {
     b.take().await;
     b.running(terminating).await;
     replica.cancel(terminating).await;
-    assert_eq!(replica.until_state(dispatched, S::Failed).await.outcome.expect("outcome").kind, "runner_lost");
+    assert_eq!(
+        replica
+            .until_state(dispatched, S::Failed)
+            .await
+            .outcome
+            .expect("outcome")
+            .kind,
+        "runner_lost"
+    );
     let ended = replica.until_state(terminating, S::Terminated).await;
     assert!(ended.outcome.expect("outcome").message.contains("not confirmed"));
     replica.stop().await;
@@ -628,7 +705,10 @@ async fn a_restarted_runner_without_the_child_fails_the_task(db: TestDb) {
     runner.beat.seq = 0;
     runner.idle().await;
     let task = replica.task(id).await;
-    assert_eq!((task.state(), task.outcome.expect("outcome").kind.as_str()), (S::Failed, "runner_restarted"));
+    assert_eq!(
+        (task.state(), task.outcome.expect("outcome").kind.as_str()),
+        (S::Failed, "runner_restarted")
+    );
     // But a restart that brings the result along is believed.
     let id = replica.submit(command(&["true"])).await;
     assert_eq!(runner.take().await.task_id, id);
@@ -668,7 +748,14 @@ async fn output_is_stored_once_whatever_is_sent_twice(db: TestDb) {
             chunks: vec![chunk(from, to)],
             ..Default::default()
         };
-        let answer = runner.client.upload_output(request).await.expect("upload").into_inner().results.remove(0);
+        let answer = runner
+            .client
+            .upload_output(request)
+            .await
+            .expect("upload")
+            .into_inner()
+            .results
+            .remove(0);
         assert_eq!(answer.stored_to, stored, "{from}..{to}");
     }
     let nobody = v1::UploadOutputRequest {
@@ -678,7 +765,14 @@ async fn output_is_stored_once_whatever_is_sent_twice(db: TestDb) {
         }],
         ..Default::default()
     };
-    let refused = runner.client.upload_output(nobody).await.expect("upload").into_inner().results.remove(0);
+    let refused = runner
+        .client
+        .upload_output(nobody)
+        .await
+        .expect("upload")
+        .into_inner()
+        .results
+        .remove(0);
     assert_eq!(refused.error.expect("no task").code, "NOTFOUND_004");
     let mut result = runner.success(id);
     result.stdout_bytes = 1_000;
@@ -715,7 +809,12 @@ async fn retention_deletes_ended_tasks_only(db: TestDb) {
     replica.cancel(ended).await;
     let waiting = replica.submit(command(&["true"])).await;
     until("the ended task is deleted", || async {
-        let response = replica.tasks().get(v1::GetRequest { ids: vec![ended] }).await.expect("get").into_inner();
+        let response = replica
+            .tasks()
+            .get(v1::GetRequest { ids: vec![ended] })
+            .await
+            .expect("get")
+            .into_inner();
         response.results[0].task.is_none().then_some(())
     })
     .await;
@@ -744,7 +843,10 @@ async fn the_output_budget_drops_the_oldest(db: TestDb) {
         runner.ended(result).await;
         ids.push(id);
     }
-    until("the older output is dropped", || async { (replica.task(ids[0]).await.stdout_bytes == 0).then_some(()) }).await;
+    until("the older output is dropped", || async {
+        (replica.task(ids[0]).await.stdout_bytes == 0).then_some(())
+    })
+    .await;
     assert_eq!(replica.task(ids[1]).await.stdout_bytes, 1_000);
     let request = v1::ReadOutputRequest {
         task_id: ids[0],
@@ -796,14 +898,29 @@ async fn a_cordoned_runner_gets_nothing_new(db: TestDb) {
         runners: vec![runner.into(), "nobody".into()],
         reason: "kernel".into(),
     };
-    let results = replica.admin().cordon(request("a")).await.expect("cordon").into_inner().results;
+    let results = replica
+        .admin()
+        .cordon(request("a"))
+        .await
+        .expect("cordon")
+        .into_inner()
+        .results;
     assert_eq!(results[0].changed, 1);
     assert_eq!(results[1].error.as_ref().expect("unknown").code, "NOTFOUND_006");
     let id = replica.submit(command(&["true"])).await;
     assert_eq!(runner.idle_parked(300).await.command(), v1::Command::GoOn);
     assert_eq!(replica.task(id).await.waiting_for, "runner a/0 is cordoned");
-    let listed = replica.admin().list(v1::ListRunnersRequest::default()).await.expect("list").into_inner().runners;
-    assert_eq!((listed[0].cordoned_by.as_str(), listed[0].cordon_reason.as_str()), ("admin", "kernel"));
+    let listed = replica
+        .admin()
+        .list(v1::ListRunnersRequest::default())
+        .await
+        .expect("list")
+        .into_inner()
+        .runners;
+    assert_eq!(
+        (listed[0].cordoned_by.as_str(), listed[0].cordon_reason.as_str()),
+        ("admin", "kernel")
+    );
     replica.admin().uncordon(request("a/0")).await.expect("uncordon");
     assert_eq!(runner.take().await.task_id, id);
     assert_eq!(db.sql("SELECT count(*) FROM audit"), "2");
@@ -817,11 +934,17 @@ async fn a_parked_beat_is_answered_when_work_arrives(db: TestDb) {
     let mut runner = SimRunner::new(&replica, "a", 0);
     runner.idle().await;
     let parked = tokio::spawn(async move { runner.idle_parked(30_000).await });
-    until("the beat is parked", || async { (replica.running.context.parked_beats() == 1).then_some(()) }).await;
+    until("the beat is parked", || async {
+        (replica.running.context.parked_beats() == 1).then_some(())
+    })
+    .await;
     let began = std::time::Instant::now();
     let id = replica.submit(command(&["true"])).await;
     assert_eq!(parked.await.expect("beat").run.map(|run| run.task_id), Some(id));
-    assert!(began.elapsed() < std::time::Duration::from_secs(10), "long before its 30 s were over");
+    assert!(
+        began.elapsed() < std::time::Duration::from_secs(10),
+        "long before its 30 s were over"
+    );
     replica.stop().await;
 }
 
@@ -921,7 +1044,16 @@ async fn a_watch_tells_every_end(db: TestDb) {
         ..Default::default()
     };
     let mut watch = replica.tasks().watch(request).await.expect("watch").into_inner();
-    assert_eq!(watch.message().await.expect("state").and_then(|m| m.task).expect("task").state(), S::Queued);
+    assert_eq!(
+        watch
+            .message()
+            .await
+            .expect("state")
+            .and_then(|m| m.task)
+            .expect("task")
+            .state(),
+        S::Queued
+    );
     let matching = v1::WatchRequest::default();
     let mut all = replica.tasks().watch(matching).await.expect("watch").into_inner();
     let mut runner = SimRunner::new(&replica, "a", 0);
@@ -946,7 +1078,10 @@ async fn a_watch_tells_every_end(db: TestDb) {
         ..Default::default()
     };
     let mut missing = replica.tasks().watch(missing).await.expect("watch").into_inner();
-    assert_eq!(missing.message().await.expect_err("no such task").code(), tonic::Code::NotFound);
+    assert_eq!(
+        missing.message().await.expect_err("no such task").code(),
+        tonic::Code::NotFound
+    );
     drop((watch, all, missing));
     replica.stop().await;
 }
@@ -974,7 +1109,12 @@ async fn every_statement_prepares_on_both_databases(db: TestDb) {
     for sql in store::statements() {
         let text = sql.render(opened.dialect());
         // EXPLAIN prepares without running; parameters are given as NULL.
-        let explained = format!("EXPLAIN {}", (1..=9).rev().fold(text.to_owned(), |t, n| t.replace(&format!("${n}"), "NULL")));
+        let explained = format!(
+            "EXPLAIN {}",
+            (1..=9)
+                .rev()
+                .fold(text.to_owned(), |t, n| t.replace(&format!("${n}"), "NULL"))
+        );
         if db.postgres.is_some() {
             let prepared = format!("PREPARE s AS {text}");
             db.sql(&prepared);
@@ -1001,7 +1141,17 @@ async fn any_store_call_may_fail_and_the_task_still_ends_once(db: TestDb) {
                 }],
                 reason: String::new(),
             };
-            Some(replica.tasks().submit(request).await.ok()?.into_inner().results.remove(0).id)
+            Some(
+                replica
+                    .tasks()
+                    .submit(request)
+                    .await
+                    .ok()?
+                    .into_inner()
+                    .results
+                    .remove(0)
+                    .id,
+            )
         })
         .await;
         let mut given = 0;
@@ -1023,7 +1173,13 @@ async fn any_store_call_may_fail_and_the_task_still_ends_once(db: TestDb) {
         let task = replica.task(id).await;
         assert_eq!(task.state(), S::Finished, "fault before statement {n}");
     }
-    let total = replica.tasks().count(v1::CountRequest::default()).await.expect("count").into_inner().total;
+    let total = replica
+        .tasks()
+        .count(v1::CountRequest::default())
+        .await
+        .expect("count")
+        .into_inner()
+        .total;
     assert_eq!(total, 60, "nothing was stored twice");
     replica.stop().await;
 }
@@ -1082,7 +1238,9 @@ async fn a_dropped_caller_leaves_no_open_transaction() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn five_replicas_migrate_at_once() {
     let db = TestDb::postgres();
-    let starts: Vec<_> = (0..5).map(|_| tokio::spawn(Replica::try_start(Replica::config(&db)))).collect();
+    let starts: Vec<_> = (0..5)
+        .map(|_| tokio::spawn(Replica::try_start(Replica::config(&db))))
+        .collect();
     let mut replicas = Vec::new();
     for start in starts {
         replicas.push(start.await.expect("task").expect("every replica starts"));
@@ -1144,7 +1302,13 @@ async fn a_read_only_sqlite_answers_clearly_and_keeps_what_it_has() {
     static ROOM: store::sql::Sql = store::sql::Sql::new("room", "PRAGMA max_page_count = 1000000");
     let limit = |sql: &'static store::sql::Sql| {
         let opened = Arc::clone(&opened);
-        async move { opened.write("limit", Class::Api, move |tx| Box::pin(async move { tx.exec(sql, vec![]).await })).await }
+        async move {
+            opened
+                .write("limit", Class::Api, move |tx| {
+                    Box::pin(async move { tx.exec(sql, vec![]).await })
+                })
+                .await
+        }
     };
     limit(&FULL).await.expect("pragma");
     let big = command(&["echo", &"x".repeat(100_000)]);
@@ -1156,7 +1320,11 @@ async fn a_read_only_sqlite_answers_clearly_and_keeps_what_it_has() {
         reason: String::new(),
     };
     let refused = replica.tasks().submit(request).await.expect_err("full");
-    assert_eq!(refused.metadata().get("systole-error-code").map(|v| v.as_bytes()), Some(b"UNAVAILABLE_006".as_slice()), "{refused}");
+    assert_eq!(
+        refused.metadata().get("systole-error-code").map(|v| v.as_bytes()),
+        Some(b"UNAVAILABLE_006".as_slice()),
+        "{refused}"
+    );
     limit(&ROOM).await.expect("pragma");
     assert_eq!(replica.state(id).await, S::Queued);
     replica.submit(big).await;

@@ -27,8 +27,14 @@ fn d28_a_database_restart_fails_nothing() {
     system.until(&id, &["RUNNING"]);
     // Hard, for longer than the lost limit, so that the task ends inside the outage.
     cluster.stop("immediate");
-    until("not ready", || http_get(system.ports[0], "/readyz").is_some_and(|(status, _)| status == 503));
-    assert_eq!(http_get(system.ports[0], "/healthz").map(|(status, _)| status), Some(200), "alive all the same");
+    until("not ready", || {
+        http_get(system.ports[0], "/readyz").is_some_and(|(status, _)| status == 503)
+    });
+    assert_eq!(
+        http_get(system.ports[0], "/healthz").map(|(status, _)| status),
+        Some(200),
+        "alive all the same"
+    );
     let refused = system.say(&["submit", "--", "true"]);
     assert_ne!(refused.code, Some(0), "never acknowledged: {refused:?}");
     std::thread::sleep(Duration::from_secs(8));
@@ -43,7 +49,10 @@ fn d28_a_database_restart_fails_nothing() {
     cluster.stop("fast");
     cluster.start();
     until("work goes on", || system.say(&["run", "--", "true"]).code == Some(0));
-    assert!(scheduler.child.try_wait().expect("wait").is_none() && runner.child.try_wait().expect("wait").is_none(), "nobody exits");
+    assert!(
+        scheduler.child.try_wait().expect("wait").is_none() && runner.child.try_wait().expect("wait").is_none(),
+        "nobody exits"
+    );
 }
 
 /// timgit/pg-boss#850, graphile/worker#541, taskforcesh/bullmq#4729: the listening session was cut, and work
@@ -58,9 +67,12 @@ fn d29_the_listener_dies_alone() {
     let _runner = system.runner_at(&[&format!("http://127.0.0.1:{second}")], "w", 1, &[]);
     until("it works", || system.say(&["run", "--", "true"]).code == Some(0));
     let database = system.db.postgres.clone().expect("postgres");
-    let listeners = format!("FROM pg_stat_activity WHERE datname = '{database}' AND application_name = 'systole listener'");
+    let listeners =
+        format!("FROM pg_stat_activity WHERE datname = '{database}' AND application_name = 'systole listener'");
     assert_eq!(system.db.sql(&format!("SELECT count(*) {listeners}")), "2");
-    let before = system.db.sql(&format!("SELECT string_agg(pid::text, ',' ORDER BY pid) {listeners}"));
+    let before = system
+        .db
+        .sql(&format!("SELECT string_agg(pid::text, ',' ORDER BY pid) {listeners}"));
     system.db.sql(&format!("SELECT pg_terminate_backend(pid) {listeners}"));
     // At once: the poll is the safety net.
     let began = Instant::now();
@@ -68,7 +80,10 @@ fn d29_the_listener_dies_alone() {
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     until("new listening sessions", || {
         system.db.sql(&format!("SELECT count(*) {listeners}")) == "2"
-            && system.db.sql(&format!("SELECT string_agg(pid::text, ',' ORDER BY pid) {listeners}")) != before
+            && system
+                .db
+                .sql(&format!("SELECT string_agg(pid::text, ',' ORDER BY pid) {listeners}"))
+                != before
     });
     assert_eq!(system.say(&["run", "--", "true"]).code, Some(0));
 }
@@ -89,7 +104,11 @@ fn d30_a_locked_sqlite_is_waited_for() {
             .spawn()
             .expect("sqlite3 starts");
         let mut stdin = locker.stdin.take().expect("piped");
-        writeln!(stdin, ".timeout 10000\nBEGIN IMMEDIATE;\n.shell sleep {seconds}\nCOMMIT;").expect("write");
+        writeln!(
+            stdin,
+            ".timeout 10000\nBEGIN IMMEDIATE;\n.shell sleep {seconds}\nCOMMIT;"
+        )
+        .expect("write");
         drop(stdin);
         locker
     };
@@ -111,7 +130,10 @@ fn d30_a_locked_sqlite_is_waited_for() {
     std::thread::sleep(Duration::from_millis(300));
     let busy = system.say(&["submit", "--", "true"]);
     locker.wait().expect("wait");
-    assert!(busy.code == Some(0) || busy.stderr.contains("busy") || busy.stderr.contains("database"), "{busy:?}");
+    assert!(
+        busy.code == Some(0) || busy.stderr.contains("busy") || busy.stderr.contains("database"),
+        "{busy:?}"
+    );
     until("work goes on", || system.say(&["run", "--", "true"]).code == Some(0));
     let failed = system.say(&["-o", "id", "ls", "--state", "failed"]);
     assert_eq!(failed.stdout, "", "no task failed by it");
@@ -151,18 +173,24 @@ fn a_cluster_of_replicas_behind_a_balancer_loses_no_call() {
     let mut system = System::postgres();
     system.another_port();
     system.another_port();
-    let mut replicas: Vec<Process> = (0..3).map(|index| system.scheduler_with(index, &["--drain-wait", "1s"])).collect();
+    let mut replicas: Vec<Process> = (0..3)
+        .map(|index| system.scheduler_with(index, &["--drain-wait", "1s"]))
+        .collect();
     let (_balancer, front) = balancer(&system, &system.ports.clone());
     system.url = format!("http://127.0.0.1:{front}");
     let log = system.path("log");
-    let _runners: Vec<Process> = (0..2).map(|index| system.runner(&format!("w{index}"), 3, &[])).collect();
-    until("the cluster works", || system.say(&["run", "--", "true"]).code == Some(0));
+    let _runners: Vec<Process> = (0..2)
+        .map(|index| system.runner(&format!("w{index}"), 3, &[]))
+        .collect();
+    until("the cluster works", || {
+        system.say(&["run", "--", "true"]).code == Some(0)
+    });
     // Beats stay parked through the balancer: with a beat of 30 s an idle runner is there for good.
     let script = format!("echo $SYSTOLE_TASK_ID >> {}", log.display());
     let mut ids = Vec::new();
-    for round in 0..3 {
+    for (round, replica) in replicas.iter_mut().enumerate() {
         // One replica after the other is replaced, in order, while calls go on.
-        replicas[round].signal(Signal::SIGTERM);
+        replica.signal(Signal::SIGTERM);
         for _ in 0..12 {
             let said = system.say(&["-o", "id", "submit", "--", "sh", "-c", &script]);
             assert_eq!(said.code, Some(0), "a client saw a failed call: {said:?}");
@@ -170,8 +198,8 @@ fn a_cluster_of_replicas_behind_a_balancer_loses_no_call() {
             let said = system.say(&["ls"]);
             assert_eq!(said.code, Some(0), "a client saw a failed call: {said:?}");
         }
-        assert_eq!(replicas[round].wait(Duration::from_secs(30)), Some(0));
-        replicas[round] = system.scheduler_with(round, &["--drain-wait", "1s"]);
+        assert_eq!(replica.wait(Duration::from_secs(30)), Some(0));
+        *replica = system.scheduler_with(round, &["--drain-wait", "1s"]);
     }
     // One dies without a word.
     replicas[1].kill();
@@ -224,9 +252,11 @@ fn sink(port: u16, answers: Vec<&'static str>) -> std::sync::mpsc::Receiver<(Str
                 let Ok(n) = stream.read(&mut buffer) else { return };
                 text.push_str(&String::from_utf8_lossy(&buffer[..n]));
                 if let Some((head, body)) = text.split_once("\r\n\r\n") {
-                    let length = head
-                        .lines()
-                        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ").and_then(|n| n.parse::<usize>().ok()));
+                    let length = head.lines().find_map(|line| {
+                        line.to_lowercase()
+                            .strip_prefix("content-length: ")
+                            .and_then(|n| n.parse::<usize>().ok())
+                    });
                     if length.is_some_and(|length| body.len() >= length) {
                         break (head.to_owned(), body.to_owned());
                     }
@@ -252,25 +282,48 @@ fn a_callback_is_delivered_signed_with_a_stable_id() {
     let port = free_port();
     let tries = sink(
         port,
-        vec!["HTTP/1.1 500 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n", "", "HTTP/1.1 204 Ok\r\nconnection: close\r\n\r\n"],
+        vec![
+            "HTTP/1.1 500 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+            "",
+            "HTTP/1.1 204 Ok\r\nconnection: close\r\n\r\n",
+        ],
     );
     let url = format!("http://127.0.0.1:{port}/hook");
     let id = system.submit(&["--callback", &url, "--", "sh", "-c", "exit 4"]);
-    let seen: Vec<(String, String)> = (0..3).map(|_| tries.recv_timeout(Duration::from_secs(30)).expect("a delivery")).collect();
-    let header = |head: &str, name: &str| head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned)).expect("header");
+    let seen: Vec<(String, String)> = (0..3)
+        .map(|_| tries.recv_timeout(Duration::from_secs(30)).expect("a delivery"))
+        .collect();
+    let header = |head: &str, name: &str| {
+        head.lines()
+            .find_map(|line| line.strip_prefix(&format!("{name}: ")).map(str::to_owned))
+            .expect("header")
+    };
     let delivery = header(&seen[0].0, "webhook-id");
-    let secret = system.db.sql("SELECT value FROM setting WHERE name = 'callback_secret'");
+    let secret = system
+        .db
+        .sql("SELECT value FROM setting WHERE name = 'callback_secret'");
     let engine = base64::engine::general_purpose::STANDARD;
     let key = engine.decode(secret.trim_start_matches("whsec_")).expect("base64");
     for (head, body) in &seen {
         assert_eq!(header(head, "webhook-id"), delivery, "the same over all tries");
         let mut mac = Hmac::<sha2::Sha256>::new_from_slice(&key).expect("key");
         mac.update(format!("{delivery}.{}.{body}", header(head, "webhook-timestamp")).as_bytes());
-        assert_eq!(header(head, "webhook-signature"), format!("v1,{}", engine.encode(mac.finalize().into_bytes())));
+        assert_eq!(
+            header(head, "webhook-signature"),
+            format!("v1,{}", engine.encode(mac.finalize().into_bytes()))
+        );
         let json: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        assert_eq!((json["task"]["id"].as_str(), json["task"]["outcome"]["exit_code"].as_i64()), (Some(id.as_str()), Some(4)));
+        assert_eq!(
+            (
+                json["task"]["id"].as_str(),
+                json["task"]["outcome"]["exit_code"].as_i64()
+            ),
+            (Some(id.as_str()), Some(4))
+        );
     }
-    until("it is told as delivered", || system.show(&id)["callback"]["status"] == "delivered");
+    until("it is told as delivered", || {
+        system.show(&id)["callback"]["status"] == "delivered"
+    });
     assert_eq!(system.state(&id), "FAILED", "the outcome does not depend on it");
 }
 
@@ -280,22 +333,39 @@ fn private_callback_addresses_are_refused() {
     // Without --callback-allow-private, which the harness gives elsewhere.
     let port = system.ports[0];
     let child = std::process::Command::new(systole_tests::system::binary())
-        .args(["scheduler", "--database", &system.db.url, "--listen", &format!("127.0.0.1:{port}")])
+        .args([
+            "scheduler",
+            "--database",
+            &system.db.url,
+            "--listen",
+            &format!("127.0.0.1:{port}"),
+        ])
         .arg("--token-dir")
         .arg(system.db.token_dir())
         .stdin(Stdio::null())
         .spawn()
         .expect("starts");
     let _scheduler = Process2(child);
-    until("ready", || http_get(port, "/readyz").is_some_and(|(status, _)| status == 200));
+    until("ready", || {
+        http_get(port, "/readyz").is_some_and(|(status, _)| status == 200)
+    });
     let _runner = system.runner("w", 1, &[]);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let target = listener.local_addr().expect("address");
     listener.set_nonblocking(true).expect("option");
-    for url in [format!("http://{target}/"), format!("http://localhost:{}/", target.port()), "http://[::ffff:127.0.0.1]/".into()] {
+    for url in [
+        format!("http://{target}/"),
+        format!("http://localhost:{}/", target.port()),
+        "http://[::ffff:127.0.0.1]/".into(),
+    ] {
         let id = system.submit(&["--callback", &url, "--", "true"]);
         until("given up", || system.show(&id)["callback"]["status"] == "failed");
-        assert!(system.show(&id)["callback"]["last_error"].as_str().is_some_and(|e| e.contains("private")), "{url}");
+        assert!(
+            system.show(&id)["callback"]["last_error"]
+                .as_str()
+                .is_some_and(|e| e.contains("private")),
+            "{url}"
+        );
         assert_eq!(system.state(&id), "FINISHED");
     }
     assert!(listener.accept().is_err(), "nobody connected");
@@ -328,7 +398,10 @@ fn a_scheduler_without_its_database_stops_acknowledging() {
     // Longer than the lost limit of 6 s: the runner went to the other replica in time.
     let task = system.until(&id, &["FINISHED", "FAILED"]);
     assert_eq!(task["state"], "FINISHED", "{task}");
-    assert_eq!(http_get(system.ports[0], "/readyz").map(|(status, _)| status), Some(503));
+    assert_eq!(
+        http_get(system.ports[0], "/readyz").map(|(status, _)| status),
+        Some(503)
+    );
 }
 
 /// A TCP proxy that can stop passing bytes on, without closing anything.
@@ -345,9 +418,16 @@ impl Door {
         let flag = std::sync::Arc::clone(&closed);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let Ok(other) = std::net::TcpStream::connect(("127.0.0.1", target)) else { continue };
-                for (from, to) in [(stream.try_clone(), other.try_clone()), (other.try_clone(), stream.try_clone())] {
-                    let (Ok(mut from), Ok(mut to), flag) = (from, to, std::sync::Arc::clone(&flag)) else { continue };
+                let Ok(other) = std::net::TcpStream::connect(("127.0.0.1", target)) else {
+                    continue;
+                };
+                for (from, to) in [
+                    (stream.try_clone(), other.try_clone()),
+                    (other.try_clone(), stream.try_clone()),
+                ] {
+                    let (Ok(mut from), Ok(mut to), flag) = (from, to, std::sync::Arc::clone(&flag)) else {
+                        continue;
+                    };
                     std::thread::spawn(move || {
                         let mut buffer = [0; 16_384];
                         while let Ok(n) = from.read(&mut buffer) {

@@ -14,11 +14,21 @@ fn run_shows_output_live_and_returns_the_exit_code() {
         let _runner = system.runner("w", 2, &[]);
         let said = system.say(&["run", "--", "sh", "-c", "echo hello; echo oops >&2; exit 7"]);
         assert_eq!((said.code, said.stdout.as_str()), (Some(7), "hello\n"), "{said:?}");
-        assert!(said.stderr.contains("oops\n") && said.stderr.contains("exit code 7"), "{said:?}");
+        assert!(
+            said.stderr.contains("oops\n") && said.stderr.contains("exit code 7"),
+            "{said:?}"
+        );
         // Live: the first line is there while the task still runs.
         let gate = system.path("gate");
-        let script = format!("echo first; while [ ! -e {} ]; do sleep 0.05; done; printf last", gate.display());
-        let mut run = system.command(&["run", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().expect("starts");
+        let script = format!(
+            "echo first; while [ ! -e {} ]; do sleep 0.05; done; printf last",
+            gate.display()
+        );
+        let mut run = system
+            .command(&["run", "--", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
         let mut stdout = run.stdout.take().expect("piped");
         let mut first = [0; 6];
         stdout.read_exact(&mut first).expect("the first line comes");
@@ -43,14 +53,30 @@ fn arguments_and_environment_arrive_exactly() {
     let said = system.say(&args);
     assert_eq!((said.code, said.stdout), (Some(0), expected));
     let said = system.say(&["run", "--env", "A=x\ny", "--", "env"]);
-    assert!(said.stdout.contains("A=x\ny\n") && said.stdout.contains("SYSTOLE_RUNNER=w/0"), "{said:?}");
-    assert!(!said.stdout.contains("SYSTOLE_TOKEN"), "nothing of the runner's own environment: {said:?}");
+    assert!(
+        said.stdout.contains("A=x\ny\n") && said.stdout.contains("SYSTOLE_RUNNER=w/0"),
+        "{said:?}"
+    );
+    assert!(
+        !said.stdout.contains("SYSTOLE_TOKEN"),
+        "nothing of the runner's own environment: {said:?}"
+    );
     let said = system.say(&["run", "--shell", "echo $((1 + 2)); ls /proc/self/fd | tr '\\n' ' '"]);
-    assert_eq!(said.stdout, "3\n0 1 2 3 ", "only 0 to 2, and the folder that ls reads: {said:?}");
+    assert_eq!(
+        said.stdout, "3\n0 1 2 3 ",
+        "only 0 to 2, and the folder that ls reads: {said:?}"
+    );
     let said = system.say(&["run", "--here", "--", "pwd"]);
-    assert_eq!(said.stdout.trim(), system.folder.path().canonicalize().expect("path").to_string_lossy());
+    assert_eq!(
+        said.stdout.trim(),
+        system.folder.path().canonicalize().expect("path").to_string_lossy()
+    );
     let said = system.say(&["run", "--", "sh", "-c", "pwd; ls -A; cat"]);
-    assert_eq!(said.stdout.lines().count(), 1, "a fresh, empty directory and an empty stdin: {said:?}");
+    assert_eq!(
+        said.stdout.lines().count(),
+        1,
+        "a fresh, empty directory and an empty stdin: {said:?}"
+    );
 }
 
 #[test]
@@ -59,20 +85,38 @@ fn killing_a_scheduler_loses_nothing() {
         let mut scheduler = system.scheduler(0);
         let _runner = system.runner("w", 4, &[]);
         let log = system.path("log");
-        let script = format!("echo start $SYSTOLE_TASK_ID >> {0}; sleep 1; echo end $SYSTOLE_TASK_ID >> {0}", log.display());
+        let script = format!(
+            "echo start $SYSTOLE_TASK_ID >> {0}; sleep 1; echo end $SYSTOLE_TASK_ID >> {0}",
+            log.display()
+        );
         let ids: Vec<String> = (0..8).map(|_| system.submit(&["--", "sh", "-c", &script])).collect();
         system.until_lines("log", 4);
         // In the middle of four tasks, with four more queued; they end while nobody listens.
         scheduler.kill();
-        until("the running tasks end", || system.lines("log").iter().filter(|line| line.starts_with("end")).count() >= 4);
+        until("the running tasks end", || {
+            system
+                .lines("log")
+                .iter()
+                .filter(|line| line.starts_with("end"))
+                .count()
+                >= 4
+        });
         let _scheduler = system.scheduler(0);
         for id in &ids {
             let task = system.until(id, &["FINISHED", "FAILED", "TERMINATED"]);
-            assert_eq!((&task["state"], &task["outcome"]["exit_code"]), (&"FINISHED".into(), &0.into()), "{task}");
+            assert_eq!(
+                (&task["state"], &task["outcome"]["exit_code"]),
+                (&"FINISHED".into(), &0.into()),
+                "{task}"
+            );
         }
         let lines = system.lines("log");
         for id in &ids {
-            assert_eq!(lines.iter().filter(|line| **line == format!("start {id}")).count(), 1, "{lines:?}");
+            assert_eq!(
+                lines.iter().filter(|line| **line == format!("start {id}")).count(),
+                1,
+                "{lines:?}"
+            );
         }
     }
 }
@@ -138,7 +182,9 @@ fn d11_death_by_signal_is_not_success() {
     let system = System::sqlite();
     let _scheduler = system.scheduler(0);
     let _runner = system.runner("w", 1, &[]);
-    let cases: [(&[&str], i32, Option<i64>, Option<i64>); 8] = [
+    /// What is run, the exit status of `run`, and the code and signal on record.
+    type Case<'a> = (&'a [&'a str], i32, Option<i64>, Option<i64>);
+    let cases: [Case<'_>; 8] = [
         (&["--shell", "kill -9 $$"], 137, None, Some(9)),
         (&["--shell", "kill -TERM $$"], 143, None, Some(15)),
         (&["--shell", "exit 137"], 137, Some(137), None),
@@ -154,7 +200,14 @@ fn d11_death_by_signal_is_not_success() {
         assert_eq!(system.say(&all).code, Some(status), "{args:?}");
         let newest = system.say(&["-o", "id", "ls", "-n", "1"]).stdout;
         let task = system.show(newest.trim());
-        assert_eq!((task["outcome"]["exit_code"].as_i64(), task["outcome"]["signal"].as_i64()), (code, signal), "{task}");
+        assert_eq!(
+            (
+                task["outcome"]["exit_code"].as_i64(),
+                task["outcome"]["signal"].as_i64()
+            ),
+            (code, signal),
+            "{task}"
+        );
         assert_eq!(task["state"], if status == 0 { "FINISHED" } else { "FAILED" });
     }
     // All failures follow the retry policy.
@@ -174,12 +227,24 @@ fn d16_could_not_start_says_what_is_missing() {
     std::fs::write(&plain, "text").expect("file");
     let folder = system.folder.path().to_string_lossy().into_owned();
     let cases: [(&[&str], i32, &[&str]); 6] = [
-        (&["--dir", "/no/such/dir", "--", "/bin/echo", "hi"], 126, &["/no/such/dir", "director"]),
-        (&["--dir", "/etc/hostname", "--", "/bin/echo", "hi"], 126, &["/etc/hostname", "director"]),
+        (
+            &["--dir", "/no/such/dir", "--", "/bin/echo", "hi"],
+            126,
+            &["/no/such/dir", "director"],
+        ),
+        (
+            &["--dir", "/etc/hostname", "--", "/bin/echo", "hi"],
+            126,
+            &["/etc/hostname", "director"],
+        ),
         (&["--", "/no/such/bin"], 127, &["/no/such/bin"]),
         (&["--", "no_such_program"], 127, &["no_such_program"]),
         (&["--shell", "no_such_command"], 127, &[]),
-        (&["--dir", &folder, "--", "./plain.txt"], 126, &["plain.txt", "executable"]),
+        (
+            &["--dir", &folder, "--", "./plain.txt"],
+            126,
+            &["plain.txt", "executable"],
+        ),
     ];
     for (args, status, words) in cases {
         let mut all = vec!["run"];
@@ -190,10 +255,17 @@ fn d16_could_not_start_says_what_is_missing() {
         let kind = if words.is_empty() { "exit_code" } else { "start_failed" };
         assert_eq!(task["outcome"]["kind"], kind, "{args:?}: {task}");
         for word in words {
-            assert!(said.stderr.contains(word) && task["outcome"]["message"].as_str().is_some_and(|m| m.contains(word)), "{word}: {said:?} {task}");
+            assert!(
+                said.stderr.contains(word) && task["outcome"]["message"].as_str().is_some_and(|m| m.contains(word)),
+                "{word}: {said:?} {task}"
+            );
         }
     }
-    assert_eq!(system.say(&["run", "--", "true"]).code, Some(0), "the runner keeps working");
+    assert_eq!(
+        system.say(&["run", "--", "true"]).code,
+        Some(0),
+        "the runner keeps working"
+    );
 }
 
 /// kestra-io/kestra#5983, concourse/concourse#1995, FlowCI/flow-core-x#329: cancel worked for a running
@@ -204,7 +276,10 @@ fn d21_cancel_at_three_moments() {
     let _scheduler = system.scheduler(0);
     let _runner = system.runner("w", 1, &[]);
     let log = system.path("log");
-    let script = format!("echo begin $SYSTOLE_TASK_ID >> {0}; sleep 5; echo end $SYSTOLE_TASK_ID >> {0}", log.display());
+    let script = format!(
+        "echo begin $SYSTOLE_TASK_ID >> {0}; sleep 5; echo end $SYSTOLE_TASK_ID >> {0}",
+        log.display()
+    );
     // Running.
     let running = system.submit(&["--", "sh", "-c", &script]);
     system.until_lines("log", 1);
@@ -213,10 +288,20 @@ fn d21_cancel_at_three_moments() {
     assert_eq!(system.say(&["cancel", &queued]).code, Some(0));
     assert_eq!(system.state(&queued), "TERMINATED");
     let began = Instant::now();
-    assert_eq!(system.say(&["cancel", &running, "--reason", "wrong month"]).code, Some(0));
+    assert_eq!(
+        system.say(&["cancel", &running, "--reason", "wrong month"]).code,
+        Some(0)
+    );
     let task = system.until(&running, &["TERMINATED"]);
-    assert!(began.elapsed() < Duration::from_secs(4), "TERM ends it at once: {:?}", began.elapsed());
-    assert_eq!((task["outcome"]["kind"].as_str(), task["cancel_reason"].as_str()), (Some("cancelled"), Some("wrong month")));
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "TERM ends it at once: {:?}",
+        began.elapsed()
+    );
+    assert_eq!(
+        (task["outcome"]["kind"].as_str(), task["cancel_reason"].as_str()),
+        (Some("cancelled"), Some("wrong month"))
+    );
     assert_eq!(system.say(&["wait", &running]).code, Some(121));
     // Starting: cancelled right after its submission.
     let mut started = Vec::new();
@@ -226,7 +311,10 @@ fn d21_cancel_at_three_moments() {
         started.push(id);
     }
     for id in &started {
-        assert_eq!(system.until(id, &["TERMINATED", "FINISHED", "FAILED"])["state"], "TERMINATED");
+        assert_eq!(
+            system.until(id, &["TERMINATED", "FINISHED", "FAILED"])["state"],
+            "TERMINATED"
+        );
     }
     // Twice, and after the end: nothing changes, and it says so.
     let again = system.say(&["cancel", &running]);
@@ -242,7 +330,10 @@ fn a_cancel_ends_children_that_ignore_term() {
     let _scheduler = system.scheduler(0);
     let _runner = system.runner("w", 1, &["--kill-grace", "1s"]);
     let pids = system.path("pids");
-    let script = format!("(trap '' TERM; echo $$ >> {0}; sh -c 'echo $$ >> {0}; trap \"\" TERM; while :; do sleep 0.2; done') & wait", pids.display());
+    let script = format!(
+        "(trap '' TERM; echo $$ >> {0}; sh -c 'echo $$ >> {0}; trap \"\" TERM; while :; do sleep 0.2; done') & wait",
+        pids.display()
+    );
     let id = system.submit(&["--", "sh", "-c", &script]);
     let pids = system.until_lines("pids", 2);
     system.until(&id, &["RUNNING"]);
@@ -270,9 +361,14 @@ fn d25_ids_beyond_2_to_the_53_survive() {
         drop(system.scheduler(0));
         let next: i64 = 9_007_199_254_740_993;
         if system.db.postgres.is_some() {
-            system.db.sql(&format!("ALTER SEQUENCE task_id_seq RESTART WITH {next}"));
+            system
+                .db
+                .sql(&format!("ALTER SEQUENCE task_id_seq RESTART WITH {next}"));
         } else {
-            system.db.sql(&format!("INSERT INTO sqlite_sequence (name, seq) VALUES ('task', {})", next - 1));
+            system.db.sql(&format!(
+                "INSERT INTO sqlite_sequence (name, seq) VALUES ('task', {})",
+                next - 1
+            ));
         }
         let _scheduler = system.scheduler(0);
         let _runner = system.runner("w", 1, &[]);
@@ -307,15 +403,38 @@ fn d26_exit_status_follows_the_task() {
     cut.env("SYSTOLE_URL", "http://127.0.0.1:1");
     assert_eq!(cut.output().expect("starts").status.code(), Some(5));
     // Cancelled elsewhere.
-    let mut run = system.command(&["run", "--name", "victim", "--", "sleep", "600"]).spawn().expect("starts");
-    until("it runs", || system.say(&["-o", "id", "ls", "--name", "victim", "--state", "running"]).stdout.trim() != "");
+    let mut run = system
+        .command(&["run", "--name", "victim", "--", "sleep", "600"])
+        .spawn()
+        .expect("starts");
+    until("it runs", || {
+        system
+            .say(&["-o", "id", "ls", "--name", "victim", "--state", "running"])
+            .stdout
+            .trim()
+            != ""
+    });
     let id = system.say(&["-o", "id", "ls", "--name", "victim"]).stdout;
     system.say(&["cancel", id.trim()]);
     assert_eq!(run.wait().expect("wait").code(), Some(121));
     // Ctrl-C cancels, and says so.
-    let run = system.command(&["run", "--name", "interrupted", "--", "sleep", "600"]).stderr(Stdio::piped()).spawn().expect("starts");
-    until("it runs", || system.say(&["-o", "id", "ls", "--name", "interrupted", "--state", "running"]).stdout.trim() != "");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(run.id()).expect("pid")), Signal::SIGINT).expect("signal");
+    let run = system
+        .command(&["run", "--name", "interrupted", "--", "sleep", "600"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("it runs", || {
+        system
+            .say(&["-o", "id", "ls", "--name", "interrupted", "--state", "running"])
+            .stdout
+            .trim()
+            != ""
+    });
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(run.id()).expect("pid")),
+        Signal::SIGINT,
+    )
+    .expect("signal");
     let output = run.wait_with_output().expect("wait");
     assert_eq!(output.status.code(), Some(130));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cancel"), "{output:?}");
@@ -341,8 +460,14 @@ fn sigterm_answers_parked_beats_and_exits_in_seconds() {
     let _runner = system.runner("w", 4, &[]);
     assert_eq!(system.say(&["run", "--", "true"]).code, Some(0));
     // Beats are parked for 30 s, and somebody follows a task.
-    let follow = system.command(&["run", "--", "sh", "-c", "echo a; sleep 3; echo b"]).stdout(Stdio::piped()).spawn().expect("starts");
-    until("it runs", || system.say(&["-o", "id", "ls", "--state", "running"]).stdout.trim() != "");
+    let follow = system
+        .command(&["run", "--", "sh", "-c", "echo a; sleep 3; echo b"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("it runs", || {
+        system.say(&["-o", "id", "ls", "--state", "running"]).stdout.trim() != ""
+    });
     let began = Instant::now();
     scheduler.signal(Signal::SIGTERM);
     assert_eq!(scheduler.wait(Duration::from_secs(20)), Some(0));
@@ -350,7 +475,11 @@ fn sigterm_answers_parked_beats_and_exits_in_seconds() {
     // The follower finds the next scheduler and loses nothing.
     let _scheduler = system.scheduler(0);
     let output = follow.wait_with_output().expect("wait");
-    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stdout).as_ref()), (Some(0), "a\nb\n"), "{output:?}");
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).as_ref()),
+        (Some(0), "a\nb\n"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -364,13 +493,13 @@ fn a_leaving_runner_loses_no_task() {
     let ids: Vec<String> = (0..4)
         .flat_map(|_| {
             let mut ids = Vec::new();
-            for index in 0..2 {
+            for (index, runner) in runners.iter_mut().enumerate() {
                 for _ in 0..10 {
                     ids.push(system.submit(&["--", "sh", "-c", &script]));
                 }
-                runners[index].signal(Signal::SIGTERM);
-                assert_eq!(runners[index].wait(Duration::from_secs(30)), Some(0));
-                runners[index] = system.runner(&format!("w{index}"), 2, &[]);
+                runner.signal(Signal::SIGTERM);
+                assert_eq!(runner.wait(Duration::from_secs(30)), Some(0));
+                *runner = system.runner(&format!("w{index}"), 2, &[]);
             }
             ids
         })
@@ -390,11 +519,15 @@ fn a_task_that_waits_says_why() {
     let _scheduler = system.scheduler(0);
     let _runner = system.runner("w", 1, &[]);
     let gpu = system.submit(&["--require", "gpu=1", "--", "true"]);
-    until("ls says why", || system.say(&["ls"]).stdout.contains("no live runner has gpu=1"));
+    until("ls says why", || {
+        system.say(&["ls"]).stdout.contains("no live runner has gpu=1")
+    });
     let busy = system.submit(&["--", "sleep", "600"]);
     system.until(&busy, &["RUNNING"]);
     let waiting = system.submit(&["--", "true"]);
-    until("show says why", || system.say(&["show", &waiting]).stdout.contains("1 of 1 slots busy"));
+    until("show says why", || {
+        system.say(&["show", &waiting]).stdout.contains("1 of 1 slots busy")
+    });
     system.say(&["cancel", &gpu, &busy]);
     system.until(&waiting, &["FINISHED"]);
 }
@@ -424,7 +557,12 @@ fn bad_input_names_the_field_and_the_remedy() {
     let mut command = system.command(&["submit", "--", "echo"]);
     command.args(std::iter::repeat_n(&big, 15));
     let output = command.output().expect("starts");
-    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        output.status.code(),
+        Some(2),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut wrong = system.command(&["ls"]);
     let file = system.path("wrong.token");
     std::fs::write(&file, "systole_admin_wrong\n").expect("file");
@@ -438,7 +576,9 @@ fn a_data_folder_in_use_is_refused() {
     let system = System::sqlite();
     let _scheduler = system.scheduler(0);
     let runner = system.runner("w", 1, &[]);
-    until("the first one works", || system.say(&["run", "--", "true"]).code == Some(0));
+    until("the first one works", || {
+        system.say(&["run", "--", "true"]).code == Some(0)
+    });
     let mut second = system.runner("w", 1, &[]);
     assert_ne!(second.wait(Duration::from_secs(20)), Some(0));
     assert!(second.log().contains("in use"), "{}", second.log());
@@ -451,13 +591,17 @@ fn health_is_told_over_plain_http() {
     let _scheduler = system.scheduler(0);
     assert_eq!(http_get(system.ports[0], "/healthz"), Some((200, "alive\n".into())));
     assert_eq!(http_get(system.ports[0], "/readyz"), Some((200, "ready\n".into())));
-    assert_eq!(http_get(system.ports[0], "/nothing").map(|(status, _)| status), Some(404));
+    assert_eq!(
+        http_get(system.ports[0], "/nothing").map(|(status, _)| status),
+        Some(404)
+    );
 }
 
 #[test]
 fn tls_serves_both_protocols_and_plaintext_elsewhere_is_refused() {
     let mut system = System::sqlite();
-    let certified = rcgen::generate_simple_self_signed(vec!["localhost".into(), "127.0.0.1".into()]).expect("certificate");
+    let certified =
+        rcgen::generate_simple_self_signed(vec!["localhost".into(), "127.0.0.1".into()]).expect("certificate");
     let (cert, key) = (system.path("cert.pem"), system.path("key.pem"));
     std::fs::write(&cert, certified.cert.pem()).expect("file");
     std::fs::write(&key, certified.signing_key.serialize_pem()).expect("file");
@@ -468,10 +612,19 @@ fn tls_serves_both_protocols_and_plaintext_elsewhere_is_refused() {
         .output()
         .expect("starts");
     assert_eq!(refused.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("--tls-cert"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("--tls-cert"),
+        "{refused:?}"
+    );
     let port = system.another_port();
     let mut scheduler = std::process::Command::new(systole_tests::system::binary())
-        .args(["scheduler", "--database", &system.db.url, "--listen", &format!("0.0.0.0:{port}")])
+        .args([
+            "scheduler",
+            "--database",
+            &system.db.url,
+            "--listen",
+            &format!("0.0.0.0:{port}"),
+        ])
         .arg("--token-dir")
         .arg(system.db.token_dir())
         .arg("--tls-cert")
@@ -482,7 +635,9 @@ fn tls_serves_both_protocols_and_plaintext_elsewhere_is_refused() {
         .expect("starts");
     system.url = format!("https://localhost:{port}");
     let ca = cert.to_string_lossy().into_owned();
-    until("it answers over TLS", || system.say(&["--ca", &ca, "ls"]).code == Some(0));
+    until("it answers over TLS", || {
+        system.say(&["--ca", &ca, "ls"]).code == Some(0)
+    });
     let _runner = system.runner("w", 1, &["--ca", &ca]);
     let said = system.say(&["--ca", &ca, "run", "--", "echo", "over TLS"]);
     assert_eq!((said.code, said.stdout.as_str()), (Some(0), "over TLS\n"), "{said:?}");
@@ -503,11 +658,21 @@ fn up_is_one_command() {
         .env_remove("XDG_DATA_HOME")
         .stdin(Stdio::null());
     let mut up = command.spawn().expect("starts");
-    until("it is ready", || http_get(port, "/readyz").is_some_and(|(status, _)| status == 200));
+    until("it is ready", || {
+        http_get(port, "/readyz").is_some_and(|(status, _)| status == 200)
+    });
     // The command line of the same user finds its token by the address.
     let mut run = system.command(&["run", "--", "sh", "-c", "echo hello; exit 7"]);
     let output = run.env_remove("SYSTOLE_TOKEN_FILE").output().expect("starts");
-    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(7), b"hello\n".as_slice()), "{output:?}");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(up.id()).expect("pid")), Signal::SIGTERM).expect("signal");
+    assert_eq!(
+        (output.status.code(), output.stdout.as_slice()),
+        (Some(7), b"hello\n".as_slice()),
+        "{output:?}"
+    );
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(up.id()).expect("pid")),
+        Signal::SIGTERM,
+    )
+    .expect("signal");
     assert_eq!(up.wait().expect("wait").code(), Some(0));
 }

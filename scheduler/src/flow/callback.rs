@@ -65,12 +65,17 @@ impl Sender {
     }
 
     async fn attempt(&self, ctx: &Context, delivery: &Delivery) -> Result<(), Failure> {
-        let rows = ctx.db.tasks(vec![delivery.task_id]).await.map_err(|error| Failure::Again(error.to_string()))?;
+        let rows = ctx
+            .db
+            .tasks(vec![delivery.task_id])
+            .await
+            .map_err(|error| Failure::Again(error.to_string()))?;
         let Some(task) = rows.first() else {
             return Err(Failure::Never("the task was deleted".into()));
         };
         let body = body(task, &delivery.delivery_id).map_err(|error| Failure::Never(error.to_string()))?;
-        let url = reqwest::Url::parse(&delivery.url).map_err(|error| Failure::Never(format!("the URL is wrong: {error}")))?;
+        let url =
+            reqwest::Url::parse(&delivery.url).map_err(|error| Failure::Never(format!("the URL is wrong: {error}")))?;
         if !self.config.allow_private && url.host_str().and_then(literal).is_some_and(is_private) {
             return Err(Failure::Never(PRIVATE.into()));
         }
@@ -81,7 +86,10 @@ impl Sender {
             .header("content-type", "application/json")
             .header("webhook-id", &delivery.delivery_id)
             .header("webhook-timestamp", timestamp.to_string())
-            .header("webhook-signature", sign(&ctx.callback_secret, &delivery.delivery_id, timestamp, &body))
+            .header(
+                "webhook-signature",
+                sign(&ctx.callback_secret, &delivery.delivery_id, timestamp, &body),
+            )
             .body(body)
             .send()
             .await
@@ -92,7 +100,11 @@ impl Sender {
         }
         let text = format!("answered {status}");
         // "Gone" says that nobody will ever want it.
-        Err(if status.as_u16() == 410 { Failure::Never(text) } else { Failure::Again(text) })
+        Err(if status.as_u16() == 410 {
+            Failure::Never(text)
+        } else {
+            Failure::Again(text)
+        })
     }
 }
 
@@ -115,7 +127,11 @@ fn describe(error: &reqwest::Error) -> Failure {
     } else {
         cause.to_string().chars().take(ERROR_CHARS_MAX).collect()
     };
-    if text == PRIVATE { Failure::Never(text) } else { Failure::Again(text) }
+    if text == PRIVATE {
+        Failure::Never(text)
+    } else {
+        Failure::Again(text)
+    }
 }
 
 /// Doubles with each try, up to an hour, and varies by a fifth so that receivers are not hit in step.
@@ -143,7 +159,10 @@ pub fn sign(secret: &str, id: &str, timestamp: i64, body: &str) -> String {
 
 /// A new signing secret.
 pub fn new_secret() -> String {
-    format!("whsec_{}", base64::engine::general_purpose::STANDARD.encode(rand::random::<[u8; 32]>()))
+    format!(
+        "whsec_{}",
+        base64::engine::general_purpose::STANDARD.encode(rand::random::<[u8; 32]>())
+    )
 }
 
 /// The result as JSON; ids are texts, since they may exceed what a JSON number can hold.
@@ -196,7 +215,11 @@ impl reqwest::dns::Resolve for Resolver {
         let allow_private = self.allow_private;
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let kept: Vec<SocketAddr> = found.iter().copied().filter(|addr| allow_private || !is_private(addr.ip())).collect();
+            let kept: Vec<SocketAddr> = found
+                .iter()
+                .copied()
+                .filter(|addr| allow_private || !is_private(addr.ip()))
+                .collect();
             if kept.is_empty() && !found.is_empty() {
                 return Err(PRIVATE.into());
             }
@@ -258,13 +281,39 @@ mod tests {
     #[test]
     fn private_addresses_are_known_in_all_their_forms() {
         for text in [
-            "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
-            "255.255.255.255", "198.18.0.1", "::1", "::", "fe80::1", "fc00::1", "fd12::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-            "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "ff02::1", "2002:7f00:1::", "2001:db8::1",
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.0.1",
+            "169.254.169.254",
+            "100.64.0.1",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "198.18.0.1",
+            "::1",
+            "::",
+            "fe80::1",
+            "fc00::1",
+            "fd12::1",
+            "::ffff:127.0.0.1",
+            "::ffff:10.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "ff02::1",
+            "2002:7f00:1::",
+            "2001:db8::1",
         ] {
             assert!(is_private(text.parse().expect(text)), "{text}");
         }
-        for text in ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "64:ff9b::101:101", "172.32.0.1", "100.128.0.1"] {
+        for text in [
+            "1.1.1.1",
+            "93.184.216.34",
+            "2606:4700::1111",
+            "64:ff9b::101:101",
+            "172.32.0.1",
+            "100.128.0.1",
+        ] {
             assert!(!is_private(text.parse().expect(text)), "{text}");
         }
     }

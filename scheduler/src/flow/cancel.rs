@@ -31,7 +31,13 @@ struct Round {
 }
 
 /// Cancels tasks; one answer per id, in order.
-pub async fn cancel(ctx: &Context, ids: Vec<i64>, by: &str, reason: &str, exact: bool) -> Result<Vec<Result<Cancelled, Refusal>>, Refusal> {
+pub async fn cancel(
+    ctx: &Context,
+    ids: Vec<i64>,
+    by: &str,
+    reason: &str,
+    exact: bool,
+) -> Result<Vec<Result<Cancelled, Refusal>>, Refusal> {
     let mut target: HashMap<i64, i64> = ids.iter().map(|&id| (id, id)).collect();
     let mut seen: HashMap<i64, (TaskState, bool)> = HashMap::new();
     for _ in 0..ROUNDS_MAX {
@@ -53,10 +59,18 @@ pub async fn cancel(ctx: &Context, ids: Vec<i64>, by: &str, reason: &str, exact:
         // It failed just now and may have a successor: that one is meant.
     }
     let newest = ctx.db.newest_task_id().await?;
-    Ok(ids.iter().map(|id| answer(*id, target.get(id), &seen, newest)).collect())
+    Ok(ids
+        .iter()
+        .map(|id| answer(*id, target.get(id), &seen, newest))
+        .collect())
 }
 
-fn answer(asked: i64, target: Option<&i64>, seen: &HashMap<i64, (TaskState, bool)>, newest: i64) -> Result<Cancelled, Refusal> {
+fn answer(
+    asked: i64,
+    target: Option<&i64>,
+    seen: &HashMap<i64, (TaskState, bool)>,
+    newest: i64,
+) -> Result<Cancelled, Refusal> {
     let found = target.and_then(|id| seen.get(id).map(|(state, already)| (*id, *state, *already)));
     let Some((id, state, already)) = found else {
         return Err(no_such_task(asked, newest));
@@ -97,7 +111,8 @@ async fn one_round(ctx: &Context, ids: Vec<i64>, by: &str, reason: &str) -> Resu
         })
         .await?;
     after_end(ctx, &round.ended);
-    ctx.wake.stop(round.held.iter().map(|held| (held.host.as_str(), held.slot, held.id)));
+    ctx.wake
+        .stop(round.held.iter().map(|held| (held.host.as_str(), held.slot, held.id)));
     ctx.wake.changed(round.held.iter().map(|held| held.id).collect());
     Ok(round)
 }

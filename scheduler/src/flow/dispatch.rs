@@ -66,7 +66,8 @@ async fn round(ctx: &Arc<Context>, size: usize) -> Option<Progress> {
         Ok(given) => {
             ctx.health.committed();
             ctx.lanes.learn(&plan, &given.claimed);
-            ctx.wake.changed(given.claimed.runs.iter().map(|run| run.task_id).collect());
+            ctx.wake
+                .changed(given.claimed.runs.iter().map(|run| run.task_id).collect());
             let (fed, unfed) = hand_out(ctx, entries, given);
             Some(if unfed == 0 {
                 Progress::AllFed
@@ -142,12 +143,15 @@ async fn give(tx: &mut Tx, wanted: &[Wanted], plan: &ClaimPlan) -> Result<Given,
     let mut offers = Vec::new();
     for w in wanted {
         let key = (w.host.clone(), w.slot);
-        let stand = match rows.get(&key) {
-            Some(row) if row.start_no == w.start_no && row.seq == w.seq && row.task_id.is_none() && !row.leaving => {
-                if row.cordoned { Stand::Aside } else { Stand::Free }
-            }
-            _ => Stand::Gone,
-        };
+        let stand =
+            match rows.get(&key) {
+                Some(row)
+                    if row.start_no == w.start_no && row.seq == w.seq && row.task_id.is_none() && !row.leaving =>
+                {
+                    if row.cordoned { Stand::Aside } else { Stand::Free }
+                }
+                _ => Stand::Gone,
+            };
         if stand == Stand::Free {
             offers.push(Offer {
                 host: w.host.clone(),

@@ -107,7 +107,12 @@ impl Default for Beats {
 
 /// One beat from its arrival to its answer.
 pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
-    let cannot_commit = || Refusal::new(Code::StoreUnreachable, "this scheduler cannot reach its database; try another one");
+    let cannot_commit = || {
+        Refusal::new(
+            Code::StoreUnreachable,
+            "this scheduler cannot reach its database; try another one",
+        )
+    };
     if !ctx.health.can_commit(ctx.beat_ms()) {
         return Err(cannot_commit());
     }
@@ -135,7 +140,10 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
                 register(ctx, &beat).await?;
             }
             Done::Register => {
-                return Err(Refusal::new(Code::StoreUnreachable, "the runner's row changes hands; beat again"));
+                return Err(Refusal::new(
+                    Code::StoreUnreachable,
+                    "the runner's row changes hands; beat again",
+                ));
             }
         }
     };
@@ -175,7 +183,9 @@ async fn register(ctx: &Context, beat: &Beat) -> Result<(), Refusal> {
         )),
         Identity::Taken => Err(Refusal::new(
             Code::RunnerIdInUse,
-            format!("host {host} is held by another runner process that is alive; stop it, or start this one with another --name"),
+            format!(
+                "host {host} is held by another runner process that is alive; stop it, or start this one with another --name"
+            ),
         )),
         identity @ (Identity::New | Identity::Restart | Identity::Successor) => {
             tracing::info!(host, start_no, ?identity, "runner joined");
@@ -250,7 +260,11 @@ async fn run_batch(ctx: &Arc<Context>, batch: Vec<Waiting>) {
             }
             Some(other) => {
                 let rank = |w: &Waiting| (w.0.registration.start_no, w.0.seq);
-                let (keep, stale) = if rank(&other) >= rank(&waiting) { (other, waiting) } else { (waiting, other) };
+                let (keep, stale) = if rank(&other) >= rank(&waiting) {
+                    (other, waiting)
+                } else {
+                    (waiting, other)
+                };
                 newest.insert(key, keep);
                 stale
             }
@@ -287,7 +301,10 @@ async fn settle(ctx: &Arc<Context>, waiting: Vec<Waiting>) {
             }
             Err(error) => {
                 let refusal = match &error {
-                    StoreError::Data(text) => Refusal::new(Code::InvalidField, format!("the beat has a value that cannot be stored: {text}")),
+                    StoreError::Data(text) => Refusal::new(
+                        Code::InvalidField,
+                        format!("the beat has a value that cannot be stored: {text}"),
+                    ),
                     _ => Refusal::from(error),
                 };
                 for (_, sender) in waiting {
@@ -507,18 +524,23 @@ fn decide<'a>(
 }
 
 /// The same beat again: nothing is written, and RUN_NEW of the task held is repeated.
-fn again<'a>(beat: &'a Beat, row: &RunnerRow, tasks: &HashMap<i64, LiveTask>, work: &mut Work) -> Result<Turn<'a>, Done> {
+fn again<'a>(
+    beat: &'a Beat,
+    row: &RunnerRow,
+    tasks: &HashMap<i64, LiveTask>,
+    work: &mut Work,
+) -> Result<Turn<'a>, Done> {
     let held = row.task_id.and_then(|id| tasks.get(&id));
-    if let (Said::Idle, Some(task)) = (beat.said, held) {
-        if matches!(task.state(), Ok(TaskState::Dispatched)) {
-            work.again.insert(task.id, u32::try_from(row.redeliveries).unwrap_or(0));
-            return Err(Done::Answered {
-                // Replaced by the RUN_NEW in `repeat_run_new`.
-                answer: Answer::Reset(task.id, ResetReason::Ack),
-                acknowledged: Vec::new(),
-                park: false,
-            });
-        }
+    if let (Said::Idle, Some(task)) = (beat.said, held)
+        && matches!(task.state(), Ok(TaskState::Dispatched))
+    {
+        work.again.insert(task.id, u32::try_from(row.redeliveries).unwrap_or(0));
+        return Err(Done::Answered {
+            // Replaced by the RUN_NEW in `repeat_run_new`.
+            answer: Answer::Reset(task.id, ResetReason::Ack),
+            acknowledged: Vec::new(),
+            park: false,
+        });
     }
     Err(stale_answer())
 }
@@ -531,18 +553,32 @@ fn named(beat: &Beat, row: &RunnerRow, tasks: &HashMap<i64, LiveTask>) -> Result
     let state = task.state()?;
     let here = task.host.as_deref() == Some(row.host.as_str()) && task.slot == Some(row.slot);
     // A live task is this runner's only if its row says so; an ended one by where it was dispatched.
-    let mine = if state.is_held() { row.task_id == Some(task.id) } else { here };
+    let mine = if state.is_held() {
+        row.task_id == Some(task.id)
+    } else {
+        here
+    };
     Ok(if mine { Subject::Mine(state) } else { Subject::Foreign })
 }
 
 /// Settles one result. It is accepted from whoever names the task with the start it was dispatched to.
-fn record(result: &BeatResult, turn: &mut Turn<'_>, tasks: &HashMap<i64, LiveTask>, work: &mut Work) -> Result<(), StoreError> {
+fn record(
+    result: &BeatResult,
+    turn: &mut Turn<'_>,
+    tasks: &HashMap<i64, LiveTask>,
+    work: &mut Work,
+) -> Result<(), StoreError> {
     let who = &turn.beat.registration;
     let subject = match tasks.get(&result.task_id) {
         None => Subject::Unknown,
         Some(task) => {
-            let mine = task.host.as_deref() == Some(who.host.as_str()) && task.start_no == Some(result.dispatched_start_no);
-            if mine { Subject::Mine(task.state()?) } else { Subject::Foreign }
+            let mine =
+                task.host.as_deref() == Some(who.host.as_str()) && task.start_no == Some(result.dispatched_start_no);
+            if mine {
+                Subject::Mine(task.state()?)
+            } else {
+                Subject::Foreign
+            }
         }
     };
     let said = if result.report.kind == OutcomeKind::Success {
@@ -554,7 +590,12 @@ fn record(result: &BeatResult, turn: &mut Turn<'_>, tasks: &HashMap<i64, LiveTas
         (Step::Ended, Some(task)) => {
             // Two results of one task in one batch (an old and a new process): the first counts.
             if work.recorded.insert(task.id) {
-                let (transition, outcome) = end::end(task.state()?, task.terminating(), &result.report, task.callback_url.is_some());
+                let (transition, outcome) = end::end(
+                    task.state()?,
+                    task.terminating(),
+                    &result.report,
+                    task.callback_url.is_some(),
+                );
                 work.ends.push(End {
                     task: task.clone(),
                     transition,
@@ -737,7 +778,12 @@ async fn offer_tasks(
         return Ok(());
     }
     outcome.claimed = claims::claim(tx, &offers, plan).await?;
-    let mut runs: HashMap<(&str, i64), &Run> = outcome.claimed.runs.iter().map(|run| ((run.host.as_str(), run.slot), run)).collect();
+    let mut runs: HashMap<(&str, i64), &Run> = outcome
+        .claimed
+        .runs
+        .iter()
+        .map(|run| ((run.host.as_str(), run.slot), run))
+        .collect();
     for turn in turns.iter_mut().flatten() {
         let Some(run) = runs.remove(&(turn.write.host.as_str(), turn.write.slot)) else {
             continue;
@@ -751,12 +797,20 @@ async fn offer_tasks(
     Ok(())
 }
 
-async fn repeat_run_new(tx: &mut Tx, turns: &mut [Result<Turn<'_>, Done>], again: &HashMap<i64, u32>) -> Result<(), StoreError> {
+async fn repeat_run_new(
+    tx: &mut Tx,
+    turns: &mut [Result<Turn<'_>, Done>],
+    again: &HashMap<i64, u32>,
+) -> Result<(), StoreError> {
     if again.is_empty() {
         return Ok(());
     }
     let ids: Vec<i64> = again.keys().copied().collect();
-    let runs: HashMap<i64, Run> = claims::run_again(tx, &ids).await?.into_iter().map(|run| (run.task_id, run)).collect();
+    let runs: HashMap<i64, Run> = claims::run_again(tx, &ids)
+        .await?
+        .into_iter()
+        .map(|run| (run.task_id, run))
+        .collect();
     let run_new = |id: i64| {
         let run = runs.get(&id)?;
         Some(Answer::Run(Box::new(run.clone()), again.get(&id).copied().unwrap_or(0)))
@@ -780,7 +834,14 @@ async fn repeat_run_new(tx: &mut Tx, turns: &mut [Result<Turn<'_>, Done>], again
 }
 
 /// For the reaper: the end of the task of a lost runner. `None`: the runner beat meanwhile.
-pub async fn end_lost(tx: &mut Tx, host: &str, slot: i64, start_no: i64, seq: i64, silent_ms: i64) -> Result<Option<Ended>, StoreError> {
+pub async fn end_lost(
+    tx: &mut Tx,
+    host: &str,
+    slot: i64,
+    start_no: i64,
+    seq: i64,
+    silent_ms: i64,
+) -> Result<Option<Ended>, StoreError> {
     let Some(task_id) = beats::lock_as_seen(tx, host, slot, start_no, seq).await? else {
         return Ok(None);
     };

@@ -62,7 +62,11 @@ impl From<StoreError> for Refusal {
 /// What follows the commit of ended tasks: waiting runners, watchers, the callback-er.
 pub fn after_end(ctx: &Context, ended: &Ended) {
     let queued: Vec<_> = ended.successors.iter().filter(|next| next.is_queued()).collect();
-    let lanes: Vec<i64> = queued.iter().filter(|next| next.target_host.is_none()).map(|next| next.lane_id).collect();
+    let lanes: Vec<i64> = queued
+        .iter()
+        .filter(|next| next.target_host.is_none())
+        .map(|next| next.lane_id)
+        .collect();
     let targets: Vec<String> = queued.iter().filter_map(|next| next.target_host.clone()).collect();
     ctx.wake.work(&lanes, &targets);
     if queued.len() < ended.successors.len() {

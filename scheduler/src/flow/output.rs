@@ -75,7 +75,10 @@ async fn run(ctx: &Context, mut read: Read, out: &mpsc::Sender<Result<Piece, Ref
             }
         }
         let over = state.child_is_over();
-        let complete = sizes.iter().all(|size| size.total.is_none_or(|total| size.stored >= total.min(systole_shared::limits::OUTPUT_STREAM_BYTES_MAX)));
+        let complete = sizes.iter().all(|size| {
+            size.total
+                .is_none_or(|total| size.stored >= total.min(systole_shared::limits::OUTPUT_STREAM_BYTES_MAX))
+        });
         let since = *ended_since.get_or_insert_with(tokio::time::Instant::now);
         if !over {
             ended_since = None;
@@ -87,7 +90,10 @@ async fn run(ctx: &Context, mut read: Read, out: &mpsc::Sender<Result<Piece, Ref
             continue;
         }
         if ctx.draining.is_cancelled() {
-            return Err(Refusal::new(Code::Draining, "this scheduler is stopping; read on from the same offset, another one answers"));
+            return Err(Refusal::new(
+                Code::Draining,
+                "this scheduler is stopping; read on from the same offset, another one answers",
+            ));
         }
         tokio::select! {
             () = wait_for(&mut changes, read.task_id) => {}
@@ -104,7 +110,12 @@ fn size_of(sizes: &[Size; 2], stream: Stream) -> Size {
     }
 }
 
-async fn tell_dropped(read: &Read, sizes: &[Size; 2], over: bool, out: &mpsc::Sender<Result<Piece, Refusal>>) -> Result<(), Refusal> {
+async fn tell_dropped(
+    read: &Read,
+    sizes: &[Size; 2],
+    over: bool,
+    out: &mpsc::Sender<Result<Piece, Refusal>>,
+) -> Result<(), Refusal> {
     for (stream, at) in &read.streams {
         let size = size_of(sizes, *stream);
         let dropped = size.total.unwrap_or(0).saturating_sub(size.stored);

@@ -48,9 +48,17 @@ impl Default for Submissions {
 }
 
 /// Stores the items of one call. Items that are wrong are refused one by one; the others are stored.
-pub async fn submit(ctx: &Context, items: Vec<Result<Item, Invalid>>, by: &str, reason: &str) -> Result<Vec<Result<Stored, Refusal>>, Refusal> {
+pub async fn submit(
+    ctx: &Context,
+    items: Vec<Result<Item, Invalid>>,
+    by: &str,
+    reason: &str,
+) -> Result<Vec<Result<Stored, Refusal>>, Refusal> {
     if ctx.draining.is_cancelled() {
-        return Err(Refusal::new(Code::Draining, "this scheduler is stopping; send the call again, another one takes it"));
+        return Err(Refusal::new(
+            Code::Draining,
+            "this scheduler is stopping; send the call again, another one takes it",
+        ));
     }
     let by: Arc<str> = by.into();
     let reason: Option<Arc<str>> = (!reason.is_empty()).then(|| reason.into());
@@ -67,7 +75,11 @@ pub async fn submit(ctx: &Context, items: Vec<Result<Item, Invalid>>, by: &str, 
             Err(refusal) => answers.push(Some(refusal)),
         }
     }
-    let stored = if tasks.is_empty() { Vec::new() } else { store(ctx, tasks).await? };
+    let stored = if tasks.is_empty() {
+        Vec::new()
+    } else {
+        store(ctx, tasks).await?
+    };
     let mut stored = stored.into_iter();
     answers
         .into_iter()
@@ -134,11 +146,18 @@ fn body_hash(spec: &TaskSpec) -> Result<String, StoreError> {
 
 async fn store(ctx: &Context, tasks: Vec<NewTask>) -> Answer {
     let (sender, receiver) = oneshot::channel();
-    ctx.submissions
-        .sender
-        .try_send((tasks, sender))
-        .map_err(|_| Refusal::new(Code::Overloaded, "too many submissions are waiting; try again in a moment"))?;
-    receiver.await.map_err(|_| Refusal::new(Code::Draining, "this scheduler is stopping; nothing was acknowledged, send it again"))?
+    ctx.submissions.sender.try_send((tasks, sender)).map_err(|_| {
+        Refusal::new(
+            Code::Overloaded,
+            "too many submissions are waiting; try again in a moment",
+        )
+    })?;
+    receiver.await.map_err(|_| {
+        Refusal::new(
+            Code::Draining,
+            "this scheduler is stopping; nothing was acknowledged, send it again",
+        )
+    })?
 }
 
 /// A worker: takes calls and stores their tasks together, until the replica is closed.

@@ -42,7 +42,12 @@ struct Told {
 
 impl Told {
     /// Tells the tasks whose state is new. False: the watcher is gone.
-    async fn tell(&mut self, ctx: &Context, ids: Vec<i64>, out: &mpsc::Sender<Result<TaskRow, Refusal>>) -> Result<bool, Refusal> {
+    async fn tell(
+        &mut self,
+        ctx: &Context,
+        ids: Vec<i64>,
+        out: &mpsc::Sender<Result<TaskRow, Refusal>>,
+    ) -> Result<bool, Refusal> {
         for ids in ids.chunks(PAGE_MAX) {
             let mut rows = ctx.db.tasks(ids.to_vec()).await?;
             rows.sort_by_key(|row| row.id);
@@ -69,7 +74,12 @@ impl Told {
     }
 }
 
-async fn watch_ids(ctx: &Context, ids: Vec<i64>, chain: bool, out: &mpsc::Sender<Result<TaskRow, Refusal>>) -> Result<(), Refusal> {
+async fn watch_ids(
+    ctx: &Context,
+    ids: Vec<i64>,
+    chain: bool,
+    out: &mpsc::Sender<Result<TaskRow, Refusal>>,
+) -> Result<(), Refusal> {
     let mut changes = ctx.wake.watch();
     let known = ctx.db.states(ids.clone()).await?;
     let known: HashSet<i64> = known.iter().map(|row| row.id).collect();
@@ -85,7 +95,10 @@ async fn watch_ids(ctx: &Context, ids: Vec<i64>, chain: bool, out: &mpsc::Sender
         }
         live.retain(|id| !told.states.get(id).is_some_and(|state| state.is_terminal()));
         if chain {
-            let fresh: Vec<i64> = successors.into_iter().filter(|id| !told.states.contains_key(id)).collect();
+            let fresh: Vec<i64> = successors
+                .into_iter()
+                .filter(|id| !told.states.contains_key(id))
+                .collect();
             if !fresh.is_empty() {
                 live.extend(fresh);
                 continue;
@@ -100,14 +113,21 @@ async fn watch_ids(ctx: &Context, ids: Vec<i64>, chain: bool, out: &mpsc::Sender
     }
 }
 
-async fn watch_matching(ctx: &Context, filter: Filter, out: &mpsc::Sender<Result<TaskRow, Refusal>>) -> Result<(), Refusal> {
+async fn watch_matching(
+    ctx: &Context,
+    filter: Filter,
+    out: &mpsc::Sender<Result<TaskRow, Refusal>>,
+) -> Result<(), Refusal> {
     let mut changes = ctx.wake.watch();
     let mut told = Told::default();
     // States are looked at here, not in the query: a task must be seen when it leaves them too.
     let wanted = filter.states.clone();
     let mut newest = ctx.db.newest_task_id().await?;
     let live_now = Filter {
-        states: TaskState::ALL.into_iter().filter(|state| !state.is_terminal()).collect(),
+        states: TaskState::ALL
+            .into_iter()
+            .filter(|state| !state.is_terminal())
+            .collect(),
         ..filter.clone()
     };
     let (rows, _) = ctx.db.list(Arc::new(live_now), WATCH_TASKS_MAX).await?;
@@ -144,7 +164,11 @@ async fn watch_matching(ctx: &Context, filter: Filter, out: &mpsc::Sender<Result
                 }
             }
         }
-        let over: Vec<i64> = live.iter().copied().filter(|id| told.states.get(id).is_some_and(|s| s.is_terminal())).collect();
+        let over: Vec<i64> = live
+            .iter()
+            .copied()
+            .filter(|id| told.states.get(id).is_some_and(|s| s.is_terminal()))
+            .collect();
         for id in over {
             live.remove(&id);
             told.states.remove(&id);
@@ -163,7 +187,10 @@ async fn pause(
     live: &HashSet<i64>,
 ) -> Result<bool, Refusal> {
     if ctx.draining.is_cancelled() {
-        return Err(Refusal::new(Code::Draining, "this scheduler is stopping; watch again, another one answers"));
+        return Err(Refusal::new(
+            Code::Draining,
+            "this scheduler is stopping; watch again, another one answers",
+        ));
     }
     let mine = async {
         loop {

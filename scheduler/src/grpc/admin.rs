@@ -20,11 +20,16 @@ pub struct Admin {
 
 #[tonic::async_trait]
 impl RunnerAdmin for Admin {
-    async fn list(&self, request: Request<v1::ListRunnersRequest>) -> Result<Response<v1::ListRunnersResponse>, Status> {
+    async fn list(
+        &self,
+        request: Request<v1::ListRunnersRequest>,
+    ) -> Result<Response<v1::ListRunnersResponse>, Status> {
         let request = request.into_inner();
         let limit = match request.limit {
             0 => PAGE_MAX,
-            limit if usize::try_from(limit).is_ok_and(|limit| limit <= PAGE_MAX) => usize::try_from(limit).unwrap_or(PAGE_MAX),
+            limit if usize::try_from(limit).is_ok_and(|limit| limit <= PAGE_MAX) => {
+                usize::try_from(limit).unwrap_or(PAGE_MAX)
+            }
             limit => {
                 return Err(status(&Refusal::new(
                     Code::InvalidPage,
@@ -35,7 +40,12 @@ impl RunnerAdmin for Admin {
         let after = match request.page_token.rsplit_once('/') {
             None if request.page_token.is_empty() => (String::new(), -1),
             Some((host, slot)) if slot.parse::<i64>().is_ok() => (host.to_owned(), slot.parse().unwrap_or(-1)),
-            _ => return Err(status(&Refusal::new(Code::InvalidPage, "page_token: is not one of ours"))),
+            _ => {
+                return Err(status(&Refusal::new(
+                    Code::InvalidPage,
+                    "page_token: is not one of ours",
+                )));
+            }
         };
         let rows = self
             .ctx

@@ -35,10 +35,10 @@ pub fn status(refusal: &Refusal) -> Status {
     status
         .metadata_mut()
         .insert(ERROR_CODE_KEY, MetadataValue::from_static(refusal.code.name()));
-    if let Ok(field) = MetadataValue::try_from(&refusal.field) {
-        if !refusal.field.is_empty() {
-            status.metadata_mut().insert(ERROR_FIELD_KEY, field);
-        }
+    if let Ok(field) = MetadataValue::try_from(&refusal.field)
+        && !refusal.field.is_empty()
+    {
+        status.metadata_mut().insert(ERROR_FIELD_KEY, field);
     }
     status
 }
@@ -81,7 +81,10 @@ pub struct Guard {
 
 impl tonic::service::Interceptor for Guard {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        let header = request
+            .metadata()
+            .get("authorization")
+            .and_then(|value| value.to_str().ok());
         let actor = self.ctx.tokens.authenticate(header).map_err(|code| {
             status(&Refusal::new(
                 code,

@@ -9,7 +9,9 @@ use crate::store::beats::Registration;
 use crate::store::output::{Chunk, Stream, Upload};
 use std::sync::Arc;
 use std::time::Duration;
-use systole_proto::convert::{clean, labels_from_wire, report_from_wire, reset_reason_to_wire, said_from_wire, spec_to_wire};
+use systole_proto::convert::{
+    clean, labels_from_wire, report_from_wire, reset_reason_to_wire, said_from_wire, spec_to_wire,
+};
 use systole_proto::v1;
 use systole_proto::v1::runner_service_server::RunnerService;
 use systole_shared::error::{Code, Invalid};
@@ -25,11 +27,16 @@ pub struct Runners {
 
 #[tonic::async_trait]
 impl RunnerService for Runners {
-    async fn heartbeat(&self, request: Request<v1::HeartbeatRequest>) -> Result<Response<v1::HeartbeatResponse>, Status> {
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatResponse>, Status> {
         let request = request.into_inner();
         let seq = request.seq;
         let beat = parse(&self.ctx, request).map_err(invalid)?;
-        let reply = heartbeat::beat(&self.ctx, beat).await.map_err(|refusal| status(&refusal))?;
+        let reply = heartbeat::beat(&self.ctx, beat)
+            .await
+            .map_err(|refusal| status(&refusal))?;
         let mut response = v1::HeartbeatResponse {
             acknowledged: reply.acknowledged,
             cluster_id: self.ctx.cluster_id.clone(),
@@ -70,7 +77,10 @@ impl RunnerService for Runners {
         Ok(Response::new(response))
     }
 
-    async fn upload_output(&self, request: Request<v1::UploadOutputRequest>) -> Result<Response<v1::UploadOutputResponse>, Status> {
+    async fn upload_output(
+        &self,
+        request: Request<v1::UploadOutputRequest>,
+    ) -> Result<Response<v1::UploadOutputResponse>, Status> {
         let request = request.into_inner();
         check_batch(request.chunks.len(), OUTPUT_CHUNKS_PER_UPLOAD_MAX, "chunks")?;
         let chunks: Vec<Chunk> = request
@@ -118,7 +128,10 @@ fn signed(value: u64, field: &str) -> Result<i64, Invalid> {
 
 fn parse_chunk(chunk: v1::OutputChunk, field: &str) -> Result<Chunk, Invalid> {
     if chunk.data.len() > OUTPUT_CHUNK_BYTES_MAX {
-        return Err(Invalid::new(field, format!("has more than {OUTPUT_CHUNK_BYTES_MAX} bytes")));
+        return Err(Invalid::new(
+            field,
+            format!("has more than {OUTPUT_CHUNK_BYTES_MAX} bytes"),
+        ));
     }
     Ok(Chunk {
         task_id: chunk.task_id,
@@ -136,7 +149,8 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
     }
     check_identity(&request.instance_id, "instance_id")?;
     check_identity(&request.boot_id, "boot_id")?;
-    let said = said_from_wire(request.status).ok_or_else(|| Invalid::new("status", "is not one of IDLE, RUNNING, FINISHED, FAILED"))?;
+    let said = said_from_wire(request.status)
+        .ok_or_else(|| Invalid::new("status", "is not one of IDLE, RUNNING, FINISHED, FAILED"))?;
     match (said, request.task_id) {
         (Said::Idle, 0) => {}
         (Said::Idle, _) => return Err(Invalid::new("task_id", "must be 0 for IDLE")),
@@ -144,7 +158,10 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
         _ => {}
     }
     if request.results.len() > RESULTS_PER_BEAT_MAX {
-        return Err(Invalid::new("results", format!("has more than {RESULTS_PER_BEAT_MAX} entries")));
+        return Err(Invalid::new(
+            "results",
+            format!("has more than {RESULTS_PER_BEAT_MAX} entries"),
+        ));
     }
     let labels = labels_from_wire(&request.labels, "labels")?;
     check_labels(&labels, LABELS_MAX, "labels")?;
@@ -160,11 +177,13 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
         .iter()
         .map(|result| parse_result(result, sent_at))
         .collect::<Result<Vec<_>, _>>()?;
-    if matches!(said, Said::Finished | Said::Failed) && !results.iter().any(|result| result.task_id == request.task_id) {
+    if matches!(said, Said::Finished | Said::Failed) && !results.iter().any(|result| result.task_id == request.task_id)
+    {
         return Err(Invalid::new("results", "the result of the named task is missing"));
     }
     let group = ctx.lanes.group(&request.queues, &labels);
-    let json = |value: Result<String, serde_json::Error>| value.map_err(|error| Invalid::new("labels", error.to_string()));
+    let json =
+        |value: Result<String, serde_json::Error>| value.map_err(|error| Invalid::new("labels", error.to_string()));
     Ok(Beat {
         registration: Arc::new(Registration {
             slot: i64::from(request.slot),

@@ -12,7 +12,9 @@ use crate::store::read::{Filter, TaskRow};
 use crate::store::submit::Stored;
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_proto::convert::{outcome_to_wire, spec_from_wire, spec_to_wire, state_from_wire, state_to_wire, time_to_wire};
+use systole_proto::convert::{
+    outcome_to_wire, spec_from_wire, spec_to_wire, state_from_wire, state_to_wire, time_to_wire,
+};
 use systole_proto::v1;
 use systole_proto::v1::task_service_server::TaskService;
 use systole_shared::error::{Code, Invalid};
@@ -86,7 +88,11 @@ impl TaskService for Tasks {
         } else {
             0
         };
-        let mut tasks: HashMap<i64, v1::Task> = to_wire(&self.ctx, rows).await?.into_iter().map(|task| (task.id, task)).collect();
+        let mut tasks: HashMap<i64, v1::Task> = to_wire(&self.ctx, rows)
+            .await?
+            .into_iter()
+            .map(|task| (task.id, task))
+            .collect();
         let results = ids
             .iter()
             .map(|id| match tasks.get(id).cloned() {
@@ -109,7 +115,10 @@ impl TaskService for Tasks {
         let limit = page_limit(request.limit)?;
         let mut filter = filter(request.filter)?;
         if !request.page_token.is_empty() {
-            let id = request.page_token.parse().map_err(|_| bad_page("page_token: is not one of ours; leave it out to begin with the newest"))?;
+            let id = request
+                .page_token
+                .parse()
+                .map_err(|_| bad_page("page_token: is not one of ours; leave it out to begin with the newest"))?;
             filter.below_id = Some(id);
         }
         let (rows, more) = self.ctx.db.list(Arc::new(filter), limit).await.map_err(store)?;
@@ -186,11 +195,17 @@ impl TaskService for Tasks {
 
     type ReadOutputStream = Stream_<v1::ReadOutputResponse>;
 
-    async fn read_output(&self, request: Request<v1::ReadOutputRequest>) -> Result<Response<Self::ReadOutputStream>, Status> {
+    async fn read_output(
+        &self,
+        request: Request<v1::ReadOutputRequest>,
+    ) -> Result<Response<Self::ReadOutputStream>, Status> {
         let request = request.into_inner();
         let streams = match Stream::from_number(request.stream) {
             Some(stream) => vec![(stream, request.offset)],
-            None => vec![(Stream::Stdout, request.offset), (Stream::Stderr, request.stderr_offset)],
+            None => vec![
+                (Stream::Stdout, request.offset),
+                (Stream::Stderr, request.stderr_offset),
+            ],
         };
         let read = Read {
             task_id: request.task_id,
@@ -240,7 +255,10 @@ fn filter(filter: Option<v1::TaskFilter>) -> Result<Filter, Status> {
     let states = filter
         .states
         .iter()
-        .map(|&number| state_from_wire(number).ok_or_else(|| invalid(Invalid::new("filter.states", format!("{number} is no task state")))))
+        .map(|&number| {
+            state_from_wire(number)
+                .ok_or_else(|| invalid(Invalid::new("filter.states", format!("{number} is no task state"))))
+        })
         .collect::<Result<Vec<TaskState>, Status>>()?;
     let runner = match text(filter.runner) {
         Some(runner) => Some(Target::parse(&runner, "filter.runner").map_err(invalid)?),
@@ -267,7 +285,9 @@ async fn forward_tasks(
 ) {
     while let Some(row) = from.recv().await {
         let answer = match row {
-            Ok(row) => to_wire(&ctx, vec![row]).await.map(|mut tasks| v1::WatchResponse { task: tasks.pop() }),
+            Ok(row) => to_wire(&ctx, vec![row])
+                .await
+                .map(|mut tasks| v1::WatchResponse { task: tasks.pop() }),
             Err(refusal) => Err(status(&refusal)),
         };
         if to.send(answer).await.is_err() {
@@ -284,7 +304,9 @@ pub async fn to_wire(ctx: &Context, rows: Vec<TaskRow>) -> Result<Vec<v1::Task>,
     } else {
         Arc::default()
     };
-    rows.iter().map(|row| task_to_wire(row, &fleet).map_err(store)).collect()
+    rows.iter()
+        .map(|row| task_to_wire(row, &fleet).map_err(store))
+        .collect()
 }
 
 fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::store::StoreError> {
@@ -322,8 +344,19 @@ fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::sto
 
 fn late_result(text: &str) -> Option<v1::Outcome> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
-    let number = |name: &str| value.get(name).and_then(serde_json::Value::as_i64).and_then(|n| i32::try_from(n).ok());
-    let text = |name: &str| value.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    let number = |name: &str| {
+        value
+            .get(name)
+            .and_then(serde_json::Value::as_i64)
+            .and_then(|n| i32::try_from(n).ok())
+    };
+    let text = |name: &str| {
+        value
+            .get(name)
+            .and_then(serde_json::Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     Some(v1::Outcome {
         kind: text("kind"),
         exit_code: number("exit_code"),

@@ -29,7 +29,11 @@ async fn tick(ctx: &Context) -> Result<Duration, crate::store::StoreError> {
         return Ok(wait(ctx, next));
     }
     let (admitted, next) = ctx.db.admit().await?;
-    let mut lanes: Vec<i64> = admitted.iter().filter(|task| task.target_host.is_none()).map(|task| task.lane_id).collect();
+    let mut lanes: Vec<i64> = admitted
+        .iter()
+        .filter(|task| task.target_host.is_none())
+        .map(|task| task.lane_id)
+        .collect();
     lanes.sort_unstable();
     lanes.dedup();
     let targets: Vec<String> = admitted.iter().filter_map(|task| task.target_host.clone()).collect();

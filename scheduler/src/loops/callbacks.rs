@@ -24,7 +24,10 @@ pub async fn run(ctx: Arc<Context>) {
             Ok((deliveries, wait)) => {
                 next = next.min(wait);
                 if !deliveries.is_empty() {
-                    futures_util::future::join_all(deliveries.into_iter().map(|delivery| sender.deliver(&ctx, delivery))).await;
+                    futures_util::future::join_all(
+                        deliveries.into_iter().map(|delivery| sender.deliver(&ctx, delivery)),
+                    )
+                    .await;
                     continue;
                 }
             }
@@ -38,7 +41,10 @@ pub async fn run(ctx: Arc<Context>) {
     }
 }
 
-async fn due(ctx: &Context, lease_ms: i64) -> Result<(Vec<crate::store::outbox::Delivery>, Duration), crate::store::StoreError> {
+async fn due(
+    ctx: &Context,
+    lease_ms: i64,
+) -> Result<(Vec<crate::store::outbox::Delivery>, Duration), crate::store::StoreError> {
     match ctx.db.next_callback().await? {
         None => Ok((Vec::new(), Duration::MAX)),
         Some(ms) if ms > 0 => Ok((Vec::new(), Duration::from_millis(u64::try_from(ms).unwrap_or(0)))),

@@ -41,7 +41,8 @@ async fn tick(ctx: &Context) -> Result<(), StoreError> {
     for (id, lane) in ctx.db.lanes_after(ctx.lanes.newest() - LANE_OVERLAP).await? {
         ctx.lanes.add(id, lane);
     }
-    ctx.newest_task_id.fetch_max(ctx.db.newest_task_id().await?, Ordering::Relaxed);
+    ctx.newest_task_id
+        .fetch_max(ctx.db.newest_task_id().await?, Ordering::Relaxed);
     let (lanes, targets) = ctx.db.work().await?;
     ctx.parked.offer_all();
     if !lanes.is_empty() || !targets.is_empty() {
@@ -67,7 +68,9 @@ pub async fn notifier(ctx: Arc<Context>) {
             () = ctx.wake.notify.notified() => {}
             () = ctx.draining.cancelled() => return,
         }
-        let Some(mut message) = ctx.wake.take_message() else { continue };
+        let Some(mut message) = ctx.wake.take_message() else {
+            continue;
+        };
         message.from.clone_from(&ctx.replica);
         match serde_json::to_string(&message) {
             Ok(payload) => {

@@ -3,8 +3,8 @@
 
 use crate::clock::boottime_ms;
 use crate::context::Context;
-use crate::flow::heartbeat::{end_lost, end_lost_task};
 use crate::flow::after_end;
+use crate::flow::heartbeat::{end_lost, end_lost_task};
 use crate::store::finish::Ended;
 use crate::store::{Class, StoreError};
 use std::collections::HashMap;

@@ -92,8 +92,24 @@ static DELETE_KEYS: Sql = Sql::new(
 );
 
 pub static STATEMENTS: &[&Sql] = &[
-    &CANCEL_HELD, &CORDON, &UNCORDON, &RUNNERS_OF, &AUDIT, &ADMIT, &NEXT_DUE, &LANES_WITH_WORK, &TARGETS_WITH_WORK, &OLD_TASKS,
-    &DELETE_CHUNKS, &DELETE_OUTPUT, &DELETE_TAGS, &DELETE_CALLBACKS, &DELETE_TASKS, &OLDEST_OUTPUT, &EMPTY_OUTPUT, &DELETE_KEYS,
+    &CANCEL_HELD,
+    &CORDON,
+    &UNCORDON,
+    &RUNNERS_OF,
+    &AUDIT,
+    &ADMIT,
+    &NEXT_DUE,
+    &LANES_WITH_WORK,
+    &TARGETS_WITH_WORK,
+    &OLD_TASKS,
+    &DELETE_CHUNKS,
+    &DELETE_OUTPUT,
+    &DELETE_TAGS,
+    &DELETE_CALLBACKS,
+    &DELETE_TASKS,
+    &OLDEST_OUTPUT,
+    &EMPTY_OUTPUT,
+    &DELETE_KEYS,
 ];
 
 /// A task whose runner must be told.
@@ -168,7 +184,14 @@ pub struct Cleaned {
 
 impl Db {
     /// Changed slots; `None` when no such runner is known.
-    pub async fn set_cordon(&self, host: String, slot: Option<u32>, on: bool, by: String, reason: String) -> Result<Option<u64>, StoreError> {
+    pub async fn set_cordon(
+        &self,
+        host: String,
+        slot: Option<u32>,
+        on: bool,
+        by: String,
+        reason: String,
+    ) -> Result<Option<u64>, StoreError> {
         self.write("cordon", Class::Api, move |tx| {
             let (host, by, reason) = (host.clone(), by.clone(), reason.clone());
             Box::pin(async move {
@@ -178,7 +201,12 @@ impl Db {
                     return Ok(None);
                 }
                 let changed = if on {
-                    let args = vec![host.as_str().into(), number.into(), by.as_str().into(), reason.as_str().into()];
+                    let args = vec![
+                        host.as_str().into(),
+                        number.into(),
+                        by.as_str().into(),
+                        reason.as_str().into(),
+                    ];
                     tx.exec(&CORDON, args).await?
                 } else {
                     tx.exec(&UNCORDON, vec![host.as_str().into(), number.into()]).await?
@@ -212,7 +240,9 @@ impl Db {
     /// ms until the next delayed task is due, without a write.
     pub async fn next_due(&self) -> Result<Option<i64>, StoreError> {
         let row: Number = self
-            .read("next_due", |tx| Box::pin(async move { tx.one(&NEXT_DUE, vec![]).await }))
+            .read("next_due", |tx| {
+                Box::pin(async move { tx.one(&NEXT_DUE, vec![]).await })
+            })
             .await?;
         Ok(row.n)
     }
@@ -268,7 +298,13 @@ impl Db {
             let ids = Arc::clone(&ids);
             Box::pin(async move {
                 let ids = batch(&ids)?;
-                for sql in [&DELETE_CHUNKS, &DELETE_OUTPUT, &DELETE_TAGS, &DELETE_CALLBACKS, &DELETE_TASKS] {
+                for sql in [
+                    &DELETE_CHUNKS,
+                    &DELETE_OUTPUT,
+                    &DELETE_TAGS,
+                    &DELETE_CALLBACKS,
+                    &DELETE_TASKS,
+                ] {
                     tx.exec(sql, vec![ids.clone()]).await?;
                 }
                 Ok(())

@@ -129,9 +129,28 @@ static FORGET_RUNNERS: Sql = Sql::new(
 );
 
 pub static STATEMENTS: &[&Sql] = &[
-    &LOCK_RUNNERS, &WIN_RUNNERS, &GIVE_RUNNERS, &FREE_RUNNER, &START_TASKS, &TIME_OUT_TASKS, &LATE_RESULT, &LOCK_HOST,
-    &HOST_SILENCE, &PUT_HOST, &ORPHAN_TASKS, &TAKE_RUNNERS, &FREE_RUNNERS, &DROP_SURPLUS, &PUT_RUNNERS, &HOSTS_LEFT,
-    &RUNNERS_SEEN, &LOCK_RUNNER_AS_SEEN, &ORPHANS, &TERMINATING_TASKS, &FORGET_HOSTS, &FORGET_RUNNERS,
+    &LOCK_RUNNERS,
+    &WIN_RUNNERS,
+    &GIVE_RUNNERS,
+    &FREE_RUNNER,
+    &START_TASKS,
+    &TIME_OUT_TASKS,
+    &LATE_RESULT,
+    &LOCK_HOST,
+    &HOST_SILENCE,
+    &PUT_HOST,
+    &ORPHAN_TASKS,
+    &TAKE_RUNNERS,
+    &FREE_RUNNERS,
+    &DROP_SURPLUS,
+    &PUT_RUNNERS,
+    &HOSTS_LEFT,
+    &RUNNERS_SEEN,
+    &LOCK_RUNNER_AS_SEEN,
+    &ORPHANS,
+    &TERMINATING_TASKS,
+    &FORGET_HOSTS,
+    &FORGET_RUNNERS,
 ];
 
 #[derive(Clone, Debug, sqlx::FromRow)]
@@ -311,8 +330,10 @@ impl Db {
     }
 
     pub async fn runners_seen(&self) -> Result<Vec<SeenRow>, StoreError> {
-        self.read("reaper", |tx| Box::pin(async move { tx.all(&RUNNERS_SEEN, vec![]).await }))
-            .await
+        self.read("reaper", |tx| {
+            Box::pin(async move { tx.all(&RUNNERS_SEEN, vec![]).await })
+        })
+        .await
     }
 
     pub async fn orphans(&self) -> Result<Vec<OrphanRow>, StoreError> {
@@ -322,8 +343,10 @@ impl Db {
 
     /// Tasks whose runners must be told to end them.
     pub async fn terminating_tasks(&self) -> Result<Vec<TerminatingRow>, StoreError> {
-        self.read("terminating", |tx| Box::pin(async move { tx.all(&TERMINATING_TASKS, vec![]).await }))
-            .await
+        self.read("terminating", |tx| {
+            Box::pin(async move { tx.all(&TERMINATING_TASKS, vec![]).await })
+        })
+        .await
     }
 
     /// Deletes the rows of hosts that were not seen for long and hold nothing.
@@ -342,7 +365,13 @@ impl Db {
 }
 
 /// The task of a runner row that is still as the reaper saw it; locks the row.
-pub async fn lock_as_seen(tx: &mut Tx, host: &str, slot: i64, start_no: i64, seq: i64) -> Result<Option<i64>, StoreError> {
+pub async fn lock_as_seen(
+    tx: &mut Tx,
+    host: &str,
+    slot: i64,
+    start_no: i64,
+    seq: i64,
+) -> Result<Option<i64>, StoreError> {
     let row: Option<OnlyId> = tx
         .opt(
             &LOCK_RUNNER_AS_SEEN,
@@ -376,7 +405,11 @@ async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreErro
             }
             tx.exec(
                 &TAKE_RUNNERS,
-                vec![new.host.as_str().into(), new.instance_id.as_str().into(), new.start_no.into()],
+                vec![
+                    new.host.as_str().into(),
+                    new.instance_id.as_str().into(),
+                    new.start_no.into(),
+                ],
             )
             .await?;
             tx.exec(

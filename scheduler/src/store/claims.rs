@@ -212,7 +212,10 @@ async fn scan(
     let limit = want + taken.len();
     for lane in lanes {
         // Strict priority: a lower one cannot win when the higher ones fill all runners.
-        let higher = found.iter().filter(|(priority, _, _)| *priority > lane.priority).count();
+        let higher = found
+            .iter()
+            .filter(|(priority, _, _)| *priority > lane.priority)
+            .count();
         if !by_age && higher >= want {
             break;
         }
@@ -264,14 +267,19 @@ async fn claim_targeted<'a>(
         return Ok(());
     }
     let json: Vec<HostJson<'_>> = hosts.iter().map(|host| HostJson { host }).collect();
-    let rows: Vec<Targeted> = tx.all(&SCAN_TARGETS, vec![batch(&json)?, TARGETS_PER_CLAIM_MAX.into()]).await?;
+    let rows: Vec<Targeted> = tx
+        .all(&SCAN_TARGETS, vec![batch(&json)?, TARGETS_PER_CLAIM_MAX.into()])
+        .await?;
     let mut left: HashSet<String> = HashSet::new();
     let complete = i64::try_from(rows.len()).unwrap_or(i64::MAX) < TARGETS_PER_CLAIM_MAX;
     for row in rows {
         let fits = free.iter().position(|offer| {
             offer.host == row.target_host
                 && row.target_slot.is_none_or(|slot| slot == offer.slot)
-                && plan.serves.get(&offer.group).is_some_and(|lanes| lanes.contains(&row.lane_id))
+                && plan
+                    .serves
+                    .get(&offer.group)
+                    .is_some_and(|lanes| lanes.contains(&row.lane_id))
         });
         match fits {
             Some(at) => {
@@ -289,7 +297,11 @@ async fn claim_targeted<'a>(
         }
     }
     if complete {
-        claimed.targets_done = hosts.into_iter().filter(|host| !left.contains(*host)).map(str::to_owned).collect();
+        claimed.targets_done = hosts
+            .into_iter()
+            .filter(|host| !left.contains(*host))
+            .map(str::to_owned)
+            .collect();
     }
     Ok(())
 }

@@ -9,7 +9,9 @@ use super::sql::{Dialect, Sql};
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgRow};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
+};
 use sqlx::{Connection as _, FromRow, Postgres, Sqlite};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -157,7 +159,12 @@ impl Tx {
     /// A missing parameter is read as NULL by one of the databases; here it is an error on both.
     fn prepare(&self, sql: &'static Sql, args: &[Arg]) -> Result<&'static str, StoreError> {
         if sql.params != args.len() {
-            return Err(StoreError::Other(format!("{}: {} parameters for {}", sql.name, args.len(), sql.params)));
+            return Err(StoreError::Other(format!(
+                "{}: {} parameters for {}",
+                sql.name,
+                args.len(),
+                sql.params
+            )));
         }
         self.faults.check(sql.name)?;
         Ok(sql.render(self.dialect()))
@@ -166,8 +173,16 @@ impl Tx {
     pub async fn all<R: Row>(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<R>, StoreError> {
         let text = self.prepare(sql, &args)?;
         let rows = match &mut self.conn {
-            Conn::Pg(conn) => bound!(sqlx::query_as::<Postgres, R>(text), args).fetch_all(&mut **conn).await,
-            Conn::Lite(conn) => bound!(sqlx::query_as::<Sqlite, R>(text), args).fetch_all(&mut **conn).await,
+            Conn::Pg(conn) => {
+                bound!(sqlx::query_as::<Postgres, R>(text), args)
+                    .fetch_all(&mut **conn)
+                    .await
+            }
+            Conn::Lite(conn) => {
+                bound!(sqlx::query_as::<Sqlite, R>(text), args)
+                    .fetch_all(&mut **conn)
+                    .await
+            }
         };
         rows.map_err(|error| named(sql, error))
     }
@@ -203,8 +218,16 @@ impl Tx {
         self.faults.check("list")?;
         let text = sqlx::AssertSqlSafe(text);
         let rows = match &mut self.conn {
-            Conn::Pg(conn) => bound!(sqlx::query_as::<Postgres, R>(text), args).fetch_all(&mut **conn).await,
-            Conn::Lite(conn) => bound!(sqlx::query_as::<Sqlite, R>(text), args).fetch_all(&mut **conn).await,
+            Conn::Pg(conn) => {
+                bound!(sqlx::query_as::<Postgres, R>(text), args)
+                    .fetch_all(&mut **conn)
+                    .await
+            }
+            Conn::Lite(conn) => {
+                bound!(sqlx::query_as::<Sqlite, R>(text), args)
+                    .fetch_all(&mut **conn)
+                    .await
+            }
         };
         Ok(rows?)
     }
@@ -275,7 +298,10 @@ fn named(sql: &Sql, error: sqlx::Error) -> StoreError {
 }
 
 enum Pools {
-    Pg { beats: PgPool, api: PgPool },
+    Pg {
+        beats: PgPool,
+        api: PgPool,
+    },
     Lite {
         writer: SqlitePool,
         readers: SqlitePool,
@@ -317,7 +343,16 @@ impl Db {
                     ("idle_in_transaction_session_timeout", "10s"),
                     ("tcp_keepalives_idle", "10"),
                     ("tcp_keepalives_interval", "5"),
+                    // Compiling a plan takes longer than any statement here.
+                    ("jit", "off"),
                 ]);
+            // Beats touch rows by key. A plan that was cached while the tables were small must not go on to
+            // scan or hash them when they are large.
+            let by_key = options.clone().options([
+                ("enable_seqscan", "off"),
+                ("enable_hashjoin", "off"),
+                ("enable_mergejoin", "off"),
+            ]);
             // One plain connection first: its error says what is wrong, a pool would only say "timed out".
             let first = tokio::time::timeout(ACQUIRE_MAX, sqlx::postgres::PgConnection::connect_with(&options))
                 .await
@@ -326,7 +361,7 @@ impl Db {
             let (beats, api) = (connections.div_ceil(2), connections / 2);
             return Ok(Self {
                 pools: Pools::Pg {
-                    beats: open_postgres(&options, beats.max(1)).await?,
+                    beats: open_postgres(&by_key, beats.max(1)).await?,
                     api: open_postgres(&options, api.max(1)).await?,
                 },
                 options: Some(options),
@@ -495,7 +530,10 @@ async fn run_to_the_end<T: Send + 'static>(
     let bounded = tokio::time::timeout(TRANSACTION_MAX, work);
     match tokio::spawn(bounded).await {
         Ok(Ok(done)) => done,
-        Ok(Err(_)) => Err(StoreError::Unreachable(format!("{name}: no answer within {} s", TRANSACTION_MAX.as_secs()))),
+        Ok(Err(_)) => Err(StoreError::Unreachable(format!(
+            "{name}: no answer within {} s",
+            TRANSACTION_MAX.as_secs()
+        ))),
         Err(error) => Err(StoreError::Other(format!("{name}: {error}"))),
     }
 }
@@ -514,7 +552,9 @@ async fn open_postgres(options: &PgConnectOptions, connections: u32) -> Result<P
 
 async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
     if path.as_os_str().is_empty() {
-        return Err(StoreError::Schema("the SQLite URL names no file; write sqlite:/path/to/systole.db".into()));
+        return Err(StoreError::Schema(
+            "the SQLite URL names no file; write sqlite:/path/to/systole.db".into(),
+        ));
     }
     let lock = lock_sqlite(path)?;
     let options = SqliteConnectOptions::new()
@@ -552,10 +592,14 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
 
 fn describe_sqlite(path: &Path, error: sqlx::Error) -> StoreError {
     match StoreError::from(error) {
-        StoreError::Full(text) => StoreError::Full(format!("{}: {text}. Make room, or make the file writable", path.display())),
-        StoreError::Unreachable(text) => {
-            StoreError::Unreachable(format!("{}: {text}. Check that the folder exists and is writable", path.display()))
-        }
+        StoreError::Full(text) => StoreError::Full(format!(
+            "{}: {text}. Make room, or make the file writable",
+            path.display()
+        )),
+        StoreError::Unreachable(text) => StoreError::Unreachable(format!(
+            "{}: {text}. Check that the folder exists and is writable",
+            path.display()
+        )),
         other => other,
     }
 }
@@ -576,7 +620,12 @@ fn lock_sqlite(path: &Path) -> Result<nix::fcntl::Flock<std::fs::File>, StoreErr
         .truncate(false)
         .mode(0o600)
         .open(&name)
-        .map_err(|error| StoreError::Unreachable(format!("cannot open {}: {error}. Check that the folder exists and is writable", name.display())))?;
+        .map_err(|error| {
+            StoreError::Unreachable(format!(
+                "cannot open {}: {error}. Check that the folder exists and is writable",
+                name.display()
+            ))
+        })?;
     // The standard library opens with O_CLOEXEC, so no child inherits the lock.
     nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
         StoreError::Schema(match errno {
@@ -590,7 +639,12 @@ fn lock_sqlite(path: &Path) -> Result<nix::fcntl::Flock<std::fs::File>, StoreErr
 }
 
 fn refuse_network_file_system(folder: &Path) -> Result<(), StoreError> {
-    const NETWORK: [(i64, &str); 4] = [(0x6969, "NFS"), (0x517b, "SMB"), (0xff53_4d42, "CIFS"), (0xfe53_4d42, "SMB2")];
+    const NETWORK: [(i64, &str); 4] = [
+        (0x6969, "NFS"),
+        (0x517b, "SMB"),
+        (0xff53_4d42, "CIFS"),
+        (0xfe53_4d42, "SMB2"),
+    ];
     let Ok(stat) = nix::sys::statfs::statfs(folder) else {
         return Ok(()); // The open that follows says what is wrong.
     };

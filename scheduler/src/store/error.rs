@@ -39,7 +39,9 @@ pub enum StoreError {
 impl StoreError {
     pub fn code(&self) -> Code {
         match self {
-            Self::Unreachable(_) | Self::Busy(_) | Self::Collision(_) | Self::CommitUnknown(_) => Code::StoreUnreachable,
+            Self::Unreachable(_) | Self::Busy(_) | Self::Collision(_) | Self::CommitUnknown(_) => {
+                Code::StoreUnreachable
+            }
             Self::Full(_) => Code::StoreFull,
             Self::Data(_) | Self::Corrupt { .. } | Self::Schema(_) | Self::Other(_) => Code::Unexpected,
         }
@@ -94,7 +96,7 @@ fn sqlite(code: &str, text: String) -> StoreError {
         Ok(5 | 6) => StoreError::Busy(text),
         Ok(8 | 13) => StoreError::Full(text),
         Ok(10 | 14) => StoreError::Unreachable(text),
-        Ok(18 | 19 | 20) => StoreError::Data(text),
+        Ok(18..=20) => StoreError::Data(text),
         _ => StoreError::Other(text),
     }
 }

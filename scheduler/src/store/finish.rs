@@ -62,7 +62,12 @@ static LOCK_TASKS: Sql = Sql::new(
 );
 
 pub static STATEMENTS: &[&Sql] = &[
-    &END_TASKS, &PUT_CALLBACKS, &PUT_SUCCESSORS, &LINK_SUCCESSORS, &COPY_TAGS, &LOCK_TASKS,
+    &END_TASKS,
+    &PUT_CALLBACKS,
+    &PUT_SUCCESSORS,
+    &LINK_SUCCESSORS,
+    &COPY_TAGS,
+    &LOCK_TASKS,
 ];
 
 /// What decisions about a live task need to know.
@@ -194,7 +199,10 @@ pub async fn end_tasks(tx: &mut Tx, ends: &[End]) -> Result<Ended, StoreError> {
     for end in ends {
         let from = end.task.state()?;
         if !end.transition.leaves(from) {
-            return Err(StoreError::Other(format!("{:?} cannot leave {from} (task {})", end.transition, end.task.id)));
+            return Err(StoreError::Other(format!(
+                "{:?} cannot leave {from} (task {})",
+                end.transition, end.task.id
+            )));
         }
         rows.push(EndJson {
             id: end.task.id,

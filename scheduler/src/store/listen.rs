@@ -57,7 +57,9 @@ impl Listener {
         let ping = sqlx::query("SELECT 1").execute(&mut self.listener);
         match tokio::time::timeout(Duration::from_secs(5), ping).await {
             Ok(done) => Ok(done.map(drop)?),
-            Err(_) => Err(StoreError::Unreachable("the listening connection does not answer".into())),
+            Err(_) => Err(StoreError::Unreachable(
+                "the listening connection does not answer".into(),
+            )),
         }
     }
 }

@@ -68,7 +68,9 @@ impl Db {
     /// ms until the next delivery is due.
     pub async fn next_callback(&self) -> Result<Option<i64>, StoreError> {
         let row: Number = self
-            .read("next_callback", |tx| Box::pin(async move { tx.one(&NEXT_CALLBACK, vec![]).await }))
+            .read("next_callback", |tx| {
+                Box::pin(async move { tx.one(&NEXT_CALLBACK, vec![]).await })
+            })
             .await?;
         Ok(row.n)
     }
@@ -84,7 +86,10 @@ impl Db {
             };
             Box::pin(async move {
                 let changed = tx
-                    .exec(&SETTLE_CALLBACK, vec![task_id.into(), status.into(), error.into(), wait.into()])
+                    .exec(
+                        &SETTLE_CALLBACK,
+                        vec![task_id.into(), status.into(), error.into(), wait.into()],
+                    )
                     .await?;
                 if changed == 0 || status == "pending" {
                     return Ok(None);

@@ -35,10 +35,20 @@ static SIZES: Sql = Sql::new(
     "output_sizes",
     "SELECT stream, stored_bytes, total_bytes FROM output WHERE task_id = $1 ORDER BY stream",
 );
-static TOTAL: Sql = Sql::new("output_total", "SELECT CAST(COALESCE(sum(stored_bytes), 0) AS BIGINT) AS bytes FROM output");
+static TOTAL: Sql = Sql::new(
+    "output_total",
+    "SELECT CAST(COALESCE(sum(stored_bytes), 0) AS BIGINT) AS bytes FROM output",
+);
 
 pub static STATEMENTS: &[&Sql] = &[
-    &STORED, &PUT_CHUNK, &PUT_STORED, &TASK_EXISTS, &READ_CHUNKS, &CHUNK_BEFORE, &SIZES, &TOTAL,
+    &STORED,
+    &PUT_CHUNK,
+    &PUT_STORED,
+    &TASK_EXISTS,
+    &READ_CHUNKS,
+    &CHUNK_BEFORE,
+    &SIZES,
+    &TOTAL,
 ];
 
 /// Chunks that one read returns at most.
@@ -131,7 +141,14 @@ pub enum Upload {
 
 /// Appends a chunk: what is stored already is cut off, a gap is not stored. `total` is the length of the
 /// stream once the child has ended.
-pub async fn append(tx: &mut Tx, task_id: i64, stream: Stream, start: u64, data: &[u8], total: Option<u64>) -> Result<Upload, StoreError> {
+pub async fn append(
+    tx: &mut Tx,
+    task_id: i64,
+    stream: Stream,
+    start: u64,
+    data: &[u8],
+    total: Option<u64>,
+) -> Result<Upload, StoreError> {
     let row: Option<SizeRow> = tx.opt(&STORED, vec![task_id.into(), stream.number().into()]).await?;
     let stored = row.as_ref().map_or(0, |row| unsigned(row.stored_bytes));
     let mut new_stored = stored;
@@ -142,7 +159,12 @@ pub async fn append(tx: &mut Tx, task_id: i64, stream: Stream, start: u64, data:
             let fresh = &fresh[..fresh.len().min(room)];
             tx.exec(
                 &PUT_CHUNK,
-                vec![task_id.into(), stream.number().into(), signed(stored).into(), fresh.to_vec().into()],
+                vec![
+                    task_id.into(),
+                    stream.number().into(),
+                    signed(stored).into(),
+                    fresh.to_vec().into(),
+                ],
             )
             .await?;
             new_stored = stored + fresh.len() as u64;
@@ -194,7 +216,10 @@ impl Db {
             .read("output", move |tx| {
                 Box::pin(async move {
                     let before: Option<ChunkRow> = tx
-                        .opt(&CHUNK_BEFORE, vec![task_id.into(), stream.number().into(), signed(offset).into()])
+                        .opt(
+                            &CHUNK_BEFORE,
+                            vec![task_id.into(), stream.number().into(), signed(offset).into()],
+                        )
                         .await?;
                     let mut rows: Vec<ChunkRow> = tx
                         .all(
@@ -235,7 +260,9 @@ impl Db {
     /// Sizes of stdout and stderr.
     pub async fn output_sizes(&self, task_id: i64) -> Result<[Size; 2], StoreError> {
         let rows: Vec<StreamSizeRow> = self
-            .read("output", move |tx| Box::pin(async move { tx.all(&SIZES, vec![task_id.into()]).await }))
+            .read("output", move |tx| {
+                Box::pin(async move { tx.all(&SIZES, vec![task_id.into()]).await })
+            })
             .await?;
         let mut sizes = [Size::default(); 2];
         for row in rows {

@@ -174,7 +174,10 @@ impl Filter {
             }
         }
         if let Some(tag) = &self.tag {
-            add("t.id IN (SELECT task_id FROM task_tag WHERE tag = ?)", tag.clone().into());
+            add(
+                "t.id IN (SELECT task_id FROM task_tag WHERE tag = ?)",
+                tag.clone().into(),
+            );
         }
         if let Some(since) = self.since_ms {
             add("t.created_at_ms >= ?", since.into());
@@ -343,7 +346,9 @@ impl Db {
     /// Tasks per state.
     pub async fn count(&self, filter: Arc<Filter>) -> Result<Vec<(TaskState, u64)>, StoreError> {
         let (conditions, args) = filter.conditions();
-        let text = format!("SELECT t.status, count(*) AS count FROM task AS t WHERE {conditions} GROUP BY t.status ORDER BY t.status");
+        let text = format!(
+            "SELECT t.status, count(*) AS count FROM task AS t WHERE {conditions} GROUP BY t.status ORDER BY t.status"
+        );
         let rows: Vec<CountRow> = self
             .read("count", move |tx| {
                 let (text, args) = (text.clone(), args.clone());
@@ -359,7 +364,12 @@ impl Db {
     /// Runners after `(host, slot)`, by host and slot; of one host when `only` is not empty.
     pub async fn runners(&self, after: (String, i64), only: String, limit: i64) -> Result<Vec<RunnerRow>, StoreError> {
         self.read("runners", move |tx| {
-            let args = vec![after.0.clone().into(), after.1.into(), only.clone().into(), limit.into()];
+            let args = vec![
+                after.0.clone().into(),
+                after.1.into(),
+                only.clone().into(),
+                limit.into(),
+            ];
             Box::pin(async move { tx.all(&RUNNERS, args).await })
         })
         .await

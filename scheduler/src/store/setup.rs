@@ -81,11 +81,18 @@ impl Db {
     }
 
     pub async fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
-        self.read("tokens", |tx| Box::pin(async move { tx.all(&TOKENS, vec![]).await })).await
+        self.read("tokens", |tx| Box::pin(async move { tx.all(&TOKENS, vec![]).await }))
+            .await
     }
 
     /// True when this replica's token was stored; false when another one was first.
-    pub async fn put_token(&self, name: &'static str, hash: String, by: String, renew: bool) -> Result<bool, StoreError> {
+    pub async fn put_token(
+        &self,
+        name: &'static str,
+        hash: String,
+        by: String,
+        renew: bool,
+    ) -> Result<bool, StoreError> {
         let sql = if renew { &RENEW_TOKEN } else { &PUT_TOKEN };
         self.write("put_token", Class::Api, move |tx| {
             let (hash, by) = (hash.clone(), by.clone());
@@ -98,23 +105,30 @@ impl Db {
     pub async fn check_safety(&self, allow_unsafe: bool) -> Result<String, StoreError> {
         if self.dialect() == Dialect::Sqlite {
             let facts: Version = self
-                .read("facts", |tx| Box::pin(async move { tx.one(&SQLITE_FACTS, vec![]).await }))
+                .read("facts", |tx| {
+                    Box::pin(async move { tx.one(&SQLITE_FACTS, vec![]).await })
+                })
                 .await?;
             return Ok(format!("SQLite {}", facts.version));
         }
         let facts: PostgresFacts = self
-            .read("facts", |tx| Box::pin(async move { tx.one(&POSTGRES_FACTS, vec![]).await }))
+            .read("facts", |tx| {
+                Box::pin(async move { tx.one(&POSTGRES_FACTS, vec![]).await })
+            })
             .await?;
         if facts.standby || facts.read_only == "on" {
             return Err(StoreError::Schema(
                 "this PostgreSQL is a standby or read-only. Give the URL of the primary".into(),
             ));
         }
-        let lax: Vec<&str> = [("fsync", &facts.fsync), ("synchronous_commit", &facts.synchronous_commit)]
-            .into_iter()
-            .filter(|(_, value)| *value == "off")
-            .map(|(name, _)| name)
-            .collect();
+        let lax: Vec<&str> = [
+            ("fsync", &facts.fsync),
+            ("synchronous_commit", &facts.synchronous_commit),
+        ]
+        .into_iter()
+        .filter(|(_, value)| *value == "off")
+        .map(|(name, _)| name)
+        .collect();
         if !lax.is_empty() {
             let what = lax.join(" and ");
             if !allow_unsafe {
@@ -129,7 +143,10 @@ impl Db {
 
     /// The database's clock, ms since the epoch.
     pub async fn now_ms(&self) -> Result<i64, StoreError> {
-        Ok(self.read("now", |tx| Box::pin(async move { tx.one::<Now>(&NOW, vec![]).await })).await?.now_ms)
+        Ok(self
+            .read("now", |tx| Box::pin(async move { tx.one::<Now>(&NOW, vec![]).await }))
+            .await?
+            .now_ms)
     }
 
     /// Proves that this replica can commit.
@@ -143,4 +160,12 @@ impl Db {
 }
 
 /// For the test that prepares every statement.
-pub static STATEMENTS: &[&Sql] = &[&PUT_SETTING, &GET_SETTING, &PUT_TOKEN, &RENEW_TOKEN, &TOKENS, &NOW, &TICK];
+pub static STATEMENTS: &[&Sql] = &[
+    &PUT_SETTING,
+    &GET_SETTING,
+    &PUT_TOKEN,
+    &RENEW_TOKEN,
+    &TOKENS,
+    &NOW,
+    &TICK,
+];

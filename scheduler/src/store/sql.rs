@@ -45,7 +45,8 @@ impl Sql {
 
     /// The text for one database. Rendered once and kept: the number of statements is fixed.
     pub fn render(&'static self, dialect: Dialect) -> &'static str {
-        static RENDERED: LazyLock<Mutex<HashMap<(&'static str, Dialect), &'static str>>> = LazyLock::new(Mutex::default);
+        static RENDERED: LazyLock<Mutex<HashMap<(&'static str, Dialect), &'static str>>> =
+            LazyLock::new(Mutex::default);
         let mut rendered = match RENDERED.lock() {
             Ok(rendered) => rendered,
             Err(poisoned) => poisoned.into_inner(),

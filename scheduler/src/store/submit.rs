@@ -65,7 +65,14 @@ static PUT_TAGS: Sql = Sql::new(
 );
 
 pub static STATEMENTS: &[&Sql] = &[
-    &PUT_LANE, &GET_LANE, &LANES_AFTER, &PUT_KEYS, &GET_KEYS, &SET_KEYS, &PUT_TASKS, &PUT_TAGS,
+    &PUT_LANE,
+    &GET_LANE,
+    &LANES_AFTER,
+    &PUT_KEYS,
+    &GET_KEYS,
+    &SET_KEYS,
+    &PUT_TASKS,
+    &PUT_TAGS,
 ];
 
 #[derive(Clone, Debug, sqlx::FromRow)]
@@ -195,7 +202,9 @@ impl Db {
     /// Lanes with a higher id, by id.
     pub async fn lanes_after(&self, id: i64) -> Result<Vec<(i64, Lane)>, StoreError> {
         let rows: Vec<LaneRow> = self
-            .read("lanes", move |tx| Box::pin(async move { tx.all(&LANES_AFTER, vec![id.into()]).await }))
+            .read("lanes", move |tx| {
+                Box::pin(async move { tx.all(&LANES_AFTER, vec![id.into()]).await })
+            })
             .await?;
         rows.into_iter().map(LaneRow::parse).collect()
     }
@@ -232,7 +241,9 @@ async fn put_tasks(tx: &mut Tx, batch_key: &str, tasks: &[NewTask]) -> Result<Ve
     };
     if !fresh.contains(batch_key) {
         // An earlier call with this batch key was committed after all.
-        let row = known.get(batch_key).ok_or_else(|| StoreError::Other("submission vanished".into()))?;
+        let row = known
+            .get(batch_key)
+            .ok_or_else(|| StoreError::Other("submission vanished".into()))?;
         return parse_batch(&row.task_ids);
     }
 
@@ -284,13 +295,18 @@ fn existing(
 ) -> Result<Stored, StoreError> {
     if let Some(&first) = first_of.get(key) {
         // The same key twice in one batch.
-        let same = tasks[first].key.as_ref().is_some_and(|(_, first_hash)| first_hash == hash);
+        let same = tasks[first]
+            .key
+            .as_ref()
+            .is_some_and(|(_, first_hash)| first_hash == hash);
         return Ok(match (same, &stored[first]) {
             (true, Stored::New(id) | Stored::Existing(id)) => Stored::Existing(*id),
             _ => Stored::KeyReused,
         });
     }
-    let row = known.get(key).ok_or_else(|| StoreError::Other("submission vanished".into()))?;
+    let row = known
+        .get(key)
+        .ok_or_else(|| StoreError::Other("submission vanished".into()))?;
     if row.body_hash != hash {
         return Ok(Stored::KeyReused);
     }

@@ -67,7 +67,9 @@ pub fn answer(said: Said, subject: Subject) -> Step {
         (Running, Mine(S::Running)) => Step::GoOn,
         (Running, Mine(S::Terminating)) => Step::Reset(ResetReason::Stop),
         // Ended for the cluster (lost, or taken back): the child must go, and its result is kept.
-        (Running, Mine(S::Callback | S::Finished | S::Failed | S::Skipped | S::Terminated)) => Step::Reset(ResetReason::Stop),
+        (Running, Mine(S::Callback | S::Finished | S::Failed | S::Skipped | S::Terminated)) => {
+            Step::Reset(ResetReason::Stop)
+        }
         (Running, Mine(S::Created | S::Queued)) => Step::Reset(ResetReason::Unknown),
         (Running, Foreign | Unknown) => Step::Reset(ResetReason::Unknown),
 
@@ -148,16 +150,66 @@ mod tests {
 
     /// The table, written by hand: one row a state, one column a status.
     const TABLE: [(TaskState, [Step; 4]); 10] = [
-        (TaskState::Created, [Step::Offer, Step::Reset(Unknown), Step::Reset(Unknown), Step::Reset(Unknown)]),
-        (TaskState::Queued, [Step::Offer, Step::Reset(Unknown), Step::Reset(Unknown), Step::Reset(Unknown)]),
-        (TaskState::Dispatched, [Step::Redeliver, Step::Started, Step::Ended, Step::Ended]),
-        (TaskState::Running, [Step::ChildGone, Step::GoOn, Step::Ended, Step::Ended]),
-        (TaskState::Callback, [Step::Offer, Step::Reset(Stop), Step::Reset(Ack), Step::Reset(Ack)]),
-        (TaskState::Finished, [Step::Offer, Step::Reset(Stop), Step::Reset(Ack), Step::Reset(Ack)]),
-        (TaskState::Failed, [Step::Offer, Step::Reset(Stop), Step::KeepLateResult, Step::KeepLateResult]),
-        (TaskState::Skipped, [Step::Offer, Step::Reset(Stop), Step::Reset(Ack), Step::Reset(Ack)]),
-        (TaskState::Terminating, [Step::Stopped, Step::Reset(Stop), Step::Ended, Step::Ended]),
-        (TaskState::Terminated, [Step::Offer, Step::Reset(Stop), Step::KeepLateResult, Step::KeepLateResult]),
+        (
+            TaskState::Created,
+            [
+                Step::Offer,
+                Step::Reset(Unknown),
+                Step::Reset(Unknown),
+                Step::Reset(Unknown),
+            ],
+        ),
+        (
+            TaskState::Queued,
+            [
+                Step::Offer,
+                Step::Reset(Unknown),
+                Step::Reset(Unknown),
+                Step::Reset(Unknown),
+            ],
+        ),
+        (
+            TaskState::Dispatched,
+            [Step::Redeliver, Step::Started, Step::Ended, Step::Ended],
+        ),
+        (
+            TaskState::Running,
+            [Step::ChildGone, Step::GoOn, Step::Ended, Step::Ended],
+        ),
+        (
+            TaskState::Callback,
+            [Step::Offer, Step::Reset(Stop), Step::Reset(Ack), Step::Reset(Ack)],
+        ),
+        (
+            TaskState::Finished,
+            [Step::Offer, Step::Reset(Stop), Step::Reset(Ack), Step::Reset(Ack)],
+        ),
+        (
+            TaskState::Failed,
+            [
+                Step::Offer,
+                Step::Reset(Stop),
+                Step::KeepLateResult,
+                Step::KeepLateResult,
+            ],
+        ),
+        (
+            TaskState::Skipped,
+            [Step::Offer, Step::Reset(Stop), Step::Reset(Ack), Step::Reset(Ack)],
+        ),
+        (
+            TaskState::Terminating,
+            [Step::Stopped, Step::Reset(Stop), Step::Ended, Step::Ended],
+        ),
+        (
+            TaskState::Terminated,
+            [
+                Step::Offer,
+                Step::Reset(Stop),
+                Step::KeepLateResult,
+                Step::KeepLateResult,
+            ],
+        ),
     ];
 
     #[test]
@@ -165,7 +217,12 @@ mod tests {
         let mut cells = 0;
         for (state, row) in TABLE {
             for (said, expected) in Said::ALL.into_iter().zip(row) {
-                assert_eq!(answer(said, Subject::Mine(state)), expected, "{} × {state}", said.name());
+                assert_eq!(
+                    answer(said, Subject::Mine(state)),
+                    expected,
+                    "{} × {state}",
+                    said.name()
+                );
                 cells += 1;
             }
         }
@@ -209,6 +266,10 @@ mod tests {
     #[test]
     fn the_documentation_shows_this_matrix() {
         let docs = include_str!("../../../docs/heartbeat.md");
-        assert!(docs.contains(&markdown()), "docs/heartbeat.md must contain:\n{}", markdown());
+        assert!(
+            docs.contains(&markdown()),
+            "docs/heartbeat.md must contain:\n{}",
+            markdown()
+        );
     }
 }

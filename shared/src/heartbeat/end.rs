@@ -25,7 +25,9 @@ impl Terminating {
     }
 
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Timeout, Self::Superseded, Self::User].into_iter().find(|r| r.name() == name)
+        [Self::Timeout, Self::Superseded, Self::User]
+            .into_iter()
+            .find(|r| r.name() == name)
     }
 }
 
@@ -81,7 +83,12 @@ impl Report {
 }
 
 /// The write that a report leads to, for a task in DISPATCHED, RUNNING or TERMINATING.
-pub fn end(state: TaskState, terminating: Option<Terminating>, report: &Report, has_callback: bool) -> (Transition, Outcome) {
+pub fn end(
+    state: TaskState,
+    terminating: Option<Terminating>,
+    report: &Report,
+    has_callback: bool,
+) -> (Transition, Outcome) {
     let stopping = (state == TaskState::Terminating).then_some(terminating.unwrap_or(Terminating::User));
     let failed = if stopping.is_some() {
         Transition::FailTerminating
@@ -100,26 +107,42 @@ pub fn end(state: TaskState, terminating: Option<Terminating>, report: &Report, 
         }
         (_, Some(Terminating::User)) => (
             Transition::Terminate,
-            report.outcome(OutcomeKind::Cancelled, format!("cancelled; ended with {}", report.child())),
+            report.outcome(
+                OutcomeKind::Cancelled,
+                format!("cancelled; ended with {}", report.child()),
+            ),
         ),
         (_, Some(Terminating::Superseded)) => (
             Transition::Terminate,
-            report.outcome(OutcomeKind::Cancelled, format!("superseded; ended with {}", report.child())),
+            report.outcome(
+                OutcomeKind::Cancelled,
+                format!("superseded; ended with {}", report.child()),
+            ),
         ),
         (Some(StoppedBy::Timeout), None) | (_, Some(Terminating::Timeout)) => (
             failed,
             report.outcome(
                 OutcomeKind::Timeout,
-                format!("timed out after {}; ended with {}", format_duration(report.ran_ms), report.child()),
+                format!(
+                    "timed out after {}; ended with {}",
+                    format_duration(report.ran_ms),
+                    report.child()
+                ),
             ),
         ),
         (Some(StoppedBy::Fence), None) => (
             failed,
-            report.outcome(OutcomeKind::Fenced, format!("cut off from the schedulers; ended with {}", report.child())),
+            report.outcome(
+                OutcomeKind::Fenced,
+                format!("cut off from the schedulers; ended with {}", report.child()),
+            ),
         ),
         (Some(StoppedBy::Drain), None) => (
             failed,
-            report.outcome(OutcomeKind::RunnerStopped, format!("the runner was shut down; ended with {}", report.child())),
+            report.outcome(
+                OutcomeKind::RunnerStopped,
+                format!("the runner was shut down; ended with {}", report.child()),
+            ),
         ),
         (Some(StoppedBy::Reset) | None, None) => {
             let message = match report.kind {
@@ -136,7 +159,10 @@ pub fn end(state: TaskState, terminating: Option<Terminating>, report: &Report, 
 pub fn child_gone() -> (Transition, Outcome) {
     (
         Transition::Fail,
-        Outcome::new(OutcomeKind::RunnerRestarted, "the runner came back without the child; how it ended is not known"),
+        Outcome::new(
+            OutcomeKind::RunnerRestarted,
+            "the runner came back without the child; how it ended is not known",
+        ),
     )
 }
 
@@ -169,9 +195,15 @@ pub fn lost(state: TaskState, terminating: Option<Terminating>, silent_ms: u64) 
         return stopped(terminating, true);
     }
     let message = if state == TaskState::Dispatched {
-        format!("the runner was silent for {} after it was given the task; whether it started is not known", format_duration(silent_ms))
+        format!(
+            "the runner was silent for {} after it was given the task; whether it started is not known",
+            format_duration(silent_ms)
+        )
     } else {
-        format!("the runner was silent for {}; what became of the child is not known", format_duration(silent_ms))
+        format!(
+            "the runner was silent for {}; what became of the child is not known",
+            format_duration(silent_ms)
+        )
     };
     (Transition::Fail, Outcome::new(OutcomeKind::RunnerLost, message))
 }
@@ -180,7 +212,10 @@ pub fn lost(state: TaskState, terminating: Option<Terminating>, silent_ms: u64) 
 pub fn never_started() -> (Transition, Outcome) {
     (
         Transition::Fail,
-        Outcome::new(OutcomeKind::NotStarted, "the runner was given the task four times and never took it up; nothing ran"),
+        Outcome::new(
+            OutcomeKind::NotStarted,
+            "the runner was given the task four times and never took it up; nothing ran",
+        ),
     )
 }
 
@@ -188,7 +223,10 @@ pub fn never_started() -> (Transition, Outcome) {
 pub fn rebooted() -> (Transition, Outcome) {
     (
         Transition::Fail,
-        Outcome::new(OutcomeKind::RunnerRestarted, "the host was rebooted after it was given the task; whether it started is not known"),
+        Outcome::new(
+            OutcomeKind::RunnerRestarted,
+            "the host was rebooted after it was given the task; whether it started is not known",
+        ),
     )
 }
 
@@ -213,7 +251,12 @@ mod tests {
         }
     }
 
-    fn ends(state: TaskState, terminating: Option<Terminating>, kind: OutcomeKind, by: Option<StoppedBy>) -> (TaskState, OutcomeKind) {
+    fn ends(
+        state: TaskState,
+        terminating: Option<Terminating>,
+        kind: OutcomeKind,
+        by: Option<StoppedBy>,
+    ) -> (TaskState, OutcomeKind) {
         let (transition, outcome) = end(state, terminating, &report(kind, by), false);
         assert!(transition.leaves(state), "{transition:?} must leave {state}");
         (transition.to(), outcome.kind)
@@ -221,9 +264,9 @@ mod tests {
 
     #[test]
     fn the_end_says_who_ended_the_child() {
+        use super::Terminating as T;
         use OutcomeKind as K;
         use TaskState::{Dispatched, Failed, Finished, Running, Terminated};
-        use super::Terminating as T;
         let cases = [
             (Running, None, K::Success, None, (Finished, K::Success)),
             (Dispatched, None, K::Success, None, (Finished, K::Success)),
@@ -232,20 +275,78 @@ mod tests {
             (Dispatched, None, K::StartFailed, None, (Failed, K::StartFailed)),
             (Running, None, K::Signal, Some(StoppedBy::Timeout), (Failed, K::Timeout)),
             // It trapped TERM and exited 0, but it was stopped all the same.
-            (Running, None, K::Success, Some(StoppedBy::Timeout), (Failed, K::Timeout)),
+            (
+                Running,
+                None,
+                K::Success,
+                Some(StoppedBy::Timeout),
+                (Failed, K::Timeout),
+            ),
             (Running, None, K::Signal, Some(StoppedBy::Fence), (Failed, K::Fenced)),
-            (Running, None, K::Signal, Some(StoppedBy::Drain), (Failed, K::RunnerStopped)),
-            (TaskState::Terminating, Some(T::User), K::Signal, Some(StoppedBy::Reset), (Terminated, K::Cancelled)),
-            (TaskState::Terminating, Some(T::User), K::Success, Some(StoppedBy::Reset), (Terminated, K::Cancelled)),
+            (
+                Running,
+                None,
+                K::Signal,
+                Some(StoppedBy::Drain),
+                (Failed, K::RunnerStopped),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::Signal,
+                Some(StoppedBy::Reset),
+                (Terminated, K::Cancelled),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::Success,
+                Some(StoppedBy::Reset),
+                (Terminated, K::Cancelled),
+            ),
             // It ended by itself before the kill: the cancel was too late.
-            (TaskState::Terminating, Some(T::User), K::Success, None, (Finished, K::Success)),
-            (TaskState::Terminating, Some(T::User), K::ExitCode, None, (Terminated, K::Cancelled)),
-            (TaskState::Terminating, Some(T::User), K::Signal, Some(StoppedBy::Timeout), (Terminated, K::Cancelled)),
-            (TaskState::Terminating, Some(T::Timeout), K::Signal, Some(StoppedBy::Reset), (Failed, K::Timeout)),
-            (TaskState::Terminating, Some(T::Superseded), K::Signal, Some(StoppedBy::Reset), (Terminated, K::Cancelled)),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::Success,
+                None,
+                (Finished, K::Success),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::ExitCode,
+                None,
+                (Terminated, K::Cancelled),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::Signal,
+                Some(StoppedBy::Timeout),
+                (Terminated, K::Cancelled),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::Timeout),
+                K::Signal,
+                Some(StoppedBy::Reset),
+                (Failed, K::Timeout),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::Superseded),
+                K::Signal,
+                Some(StoppedBy::Reset),
+                (Terminated, K::Cancelled),
+            ),
         ];
         for (state, terminating, kind, by, expected) in cases {
-            assert_eq!(ends(state, terminating, kind, by), expected, "{state} {terminating:?} {kind} {by:?}");
+            assert_eq!(
+                ends(state, terminating, kind, by),
+                expected,
+                "{state} {terminating:?} {kind} {by:?}"
+            );
         }
     }
 
@@ -266,8 +367,17 @@ mod tests {
     #[test]
     fn a_lost_runner_ends_a_cancelled_task_as_terminated_and_a_live_one_as_failed() {
         assert_eq!(lost(TaskState::Running, None, 90_000).0.to(), TaskState::Failed);
-        assert_eq!(lost(TaskState::Dispatched, None, 90_000).1.kind, OutcomeKind::RunnerLost);
-        assert_eq!(lost(TaskState::Terminating, Some(Terminating::User), 90_000).0.to(), TaskState::Terminated);
-        assert_eq!(lost(TaskState::Terminating, Some(Terminating::Timeout), 90_000).1.kind, OutcomeKind::Timeout);
+        assert_eq!(
+            lost(TaskState::Dispatched, None, 90_000).1.kind,
+            OutcomeKind::RunnerLost
+        );
+        assert_eq!(
+            lost(TaskState::Terminating, Some(Terminating::User), 90_000).0.to(),
+            TaskState::Terminated
+        );
+        assert_eq!(
+            lost(TaskState::Terminating, Some(Terminating::Timeout), 90_000).1.kind,
+            OutcomeKind::Timeout
+        );
     }
 }

@@ -94,7 +94,10 @@ mod tests {
     #[test]
     fn another_instance_waits_for_the_holder_to_leave_or_to_miss_a_beat() {
         assert_eq!(identify(Some(&holder(false, 34_000)), "B", 1, 30_000), Identity::Taken);
-        assert_eq!(identify(Some(&holder(false, 35_001)), "B", 1, 30_000), Identity::Successor);
+        assert_eq!(
+            identify(Some(&holder(false, 35_001)), "B", 1, 30_000),
+            Identity::Successor
+        );
         assert_eq!(identify(Some(&holder(true, 0)), "B", 1, 30_000), Identity::Successor);
     }
 

@@ -44,15 +44,21 @@ pub fn react(slot: Slot, command: Command) -> Action {
         (_, Command::GoOn) => Action::Keep,
 
         (Slot::Ended(held), Command::Reset(task, ResetReason::Ack)) if held == task => Action::Forget(task),
-        (Slot::Alive(held) | Slot::Stopping(held), Command::Reset(task, ResetReason::Stop)) if held == task => Action::Stop(task),
-        (Slot::Alive(held) | Slot::Stopping(held), Command::Reset(task, ResetReason::Unknown)) if held == task => Action::StopAside(task),
+        (Slot::Alive(held) | Slot::Stopping(held), Command::Reset(task, ResetReason::Stop)) if held == task => {
+            Action::Stop(task)
+        }
+        (Slot::Alive(held) | Slot::Stopping(held), Command::Reset(task, ResetReason::Unknown)) if held == task => {
+            Action::StopAside(task)
+        }
         (Slot::Ended(held), Command::Reset(task, ResetReason::Unknown)) if held == task => Action::SetAside(task),
         // Its result is on the way, or the order is about a task that is not here: the next beat tells.
         (_, Command::Reset(_, _)) => Action::BeatNow,
 
         (Slot::Empty, Command::RunNew(task)) => Action::Start(task),
         // The same RUN_NEW again: it was begun already.
-        (Slot::Alive(held) | Slot::Stopping(held) | Slot::Ended(held), Command::RunNew(task)) if held == task => Action::BeatNow,
+        (Slot::Alive(held) | Slot::Stopping(held) | Slot::Ended(held), Command::RunNew(task)) if held == task => {
+            Action::BeatNow
+        }
         // Told to run another task while a child is there: the cluster does not know this child any more.
         (Slot::Alive(held) | Slot::Stopping(held), Command::RunNew(_)) => Action::StopAside(held),
         // A result that is not acknowledged yet goes on being reported beside the new task.

@@ -57,7 +57,12 @@ mod tests {
 
     #[test]
     fn a_cancel_or_a_lost_runner_is_never_retried() {
-        for kind in [OutcomeKind::Cancelled, OutcomeKind::RunnerLost, OutcomeKind::RunnerRestarted, OutcomeKind::Success] {
+        for kind in [
+            OutcomeKind::Cancelled,
+            OutcomeKind::RunnerLost,
+            OutcomeKind::RunnerRestarted,
+            OutcomeKind::Success,
+        ] {
             assert_eq!(follow_up(kind, 1, 100, 0), FollowUp::Nothing, "{kind}");
         }
     }

@@ -65,7 +65,10 @@ pub const BRAKE_ENDS_AFTER: i64 = 10;
 impl Observer {
     /// One pass. `now_ms` is the reaper's own monotonic clock; `rows` were read from a healthy database.
     pub fn pass(&mut self, now_ms: i64, rows: &[Seen], rule: StaleRule) -> Verdicts {
-        if self.last_read_ms.is_some_and(|last| now_ms - last > rule.read_gap_max_ms) {
+        if self
+            .last_read_ms
+            .is_some_and(|last| now_ms - last > rule.read_gap_max_ms)
+        {
             // The reaper itself was away (outage, suspend): what it saw before proves nothing.
             self.seen.clear();
         }
@@ -73,7 +76,10 @@ impl Observer {
         self.observe(now_ms, rows);
 
         let silent = |row: &Seen| {
-            let observed = self.seen.get(&(row.host.clone(), row.slot)).map_or(0, |o| now_ms - o.since_ms);
+            let observed = self
+                .seen
+                .get(&(row.host.clone(), row.slot))
+                .map_or(0, |o| now_ms - o.since_ms);
             row.age_ms >= rule.lost_after_ms && observed >= rule.lost_after_ms
         };
         let mut host_silent: HashMap<&str, bool> = HashMap::new();
@@ -93,7 +99,8 @@ impl Observer {
         let braking = gone.len() > BRAKE_HOSTS_MIN.max(counted.div_ceil(10));
 
         let mut verdicts = Verdicts::default();
-        self.withheld_since.retain(|host, _| host_silent.get(host.as_str()) == Some(&true));
+        self.withheld_since
+            .retain(|host, _| host_silent.get(host.as_str()) == Some(&true));
         for row in rows.iter().filter(|row| row.holds_task && silent(row)) {
             let host_gone = host_silent.get(row.host.as_str()) == Some(&true);
             if braking && host_gone {
@@ -179,7 +186,9 @@ mod tests {
     fn a_database_clock_that_jumps_kills_nobody() {
         let mut observer = Observer::default();
         // The runner beats (seq rises), but the database says that every row is ten years old.
-        let verdicts = passes(&mut observer, 0, 300_000, |now| vec![row("a", now / 10_000, 315_360_000_000)]);
+        let verdicts = passes(&mut observer, 0, 300_000, |now| {
+            vec![row("a", now / 10_000, 315_360_000_000)]
+        });
         assert!(verdicts.lost.is_empty());
     }
 
@@ -209,15 +218,25 @@ mod tests {
     #[test]
     fn a_host_that_returns_is_released_by_its_beat() {
         let mut observer = Observer::default();
-        passes(&mut observer, 0, 90_000, |now| (0..10).map(|i| row(&format!("h{i}"), 7, now)).collect());
-        let verdicts = passes(&mut observer, 100_000, 100_000, |_| (0..10).map(|i| row(&format!("h{i}"), 8, 0)).collect());
+        passes(&mut observer, 0, 90_000, |now| {
+            (0..10).map(|i| row(&format!("h{i}"), 7, now)).collect()
+        });
+        let verdicts = passes(&mut observer, 100_000, 100_000, |_| {
+            (0..10).map(|i| row(&format!("h{i}"), 8, 0)).collect()
+        });
         assert_eq!(verdicts, Verdicts::default());
     }
 
     #[test]
     fn a_single_loss_in_a_large_fleet_is_not_held_back_by_hosts_gone_long_ago() {
         let fleet = |now: i64| {
-            let mut rows: Vec<Seen> = (0..50).map(|i| row(&format!("old{i}"), 1, 10_000_000 + now)).map(|mut r| { r.holds_task = false; r }).collect();
+            let mut rows: Vec<Seen> = (0..50)
+                .map(|i| row(&format!("old{i}"), 1, 10_000_000 + now))
+                .map(|mut r| {
+                    r.holds_task = false;
+                    r
+                })
+                .collect();
             rows.push(row("dead", 7, now));
             rows.extend((0..10).map(|i| row(&format!("live{i}"), now, 0)));
             rows

@@ -41,12 +41,21 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
             "no runner is live".into()
         };
     }
-    let at_target: Vec<&RunnerView> = live.into_iter().filter(|r| wanted.target.is_none_or(|t| t.covers(&r.id))).collect();
-    let in_queue: Vec<&RunnerView> = at_target.into_iter().filter(|r| serves_queue(&r.queues, wanted.queue)).collect();
+    let at_target: Vec<&RunnerView> = live
+        .into_iter()
+        .filter(|r| wanted.target.is_none_or(|t| t.covers(&r.id)))
+        .collect();
+    let in_queue: Vec<&RunnerView> = at_target
+        .into_iter()
+        .filter(|r| serves_queue(&r.queues, wanted.queue))
+        .collect();
     if in_queue.is_empty() {
         return format!("no live runner serves queue {}", wanted.queue);
     }
-    let fits: Vec<&&RunnerView> = in_queue.iter().filter(|r| missing_labels(&r.labels, wanted.require).is_empty()).collect();
+    let fits: Vec<&&RunnerView> = in_queue
+        .iter()
+        .filter(|r| missing_labels(&r.labels, wanted.require).is_empty())
+        .collect();
     if fits.is_empty() {
         return format!("no live runner has {}", scarcest(&in_queue, wanted.require));
     }
@@ -64,7 +73,12 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
     match busy.iter().min_by_key(|(_, since)| *since) {
         Some((task, since)) => {
             let longest = now_ms.saturating_sub(*since).max(0).unsigned_abs();
-            format!("{} of {} slots busy (longest: {task}, {})", busy.len(), open.len(), format_duration(longest))
+            format!(
+                "{} of {} slots busy (longest: {task}, {})",
+                busy.len(),
+                open.len(),
+                format_duration(longest)
+            )
         }
         None => String::new(),
     }
@@ -96,9 +110,20 @@ mod tests {
     }
 
     fn why(require: &[(&str, &str)], target: Option<&str>, runners: &[RunnerView]) -> String {
-        let require = require.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let require = require
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
         let target = target.map(|t| Target::parse(t, "runner").expect("valid"));
-        waiting_for(&Wanted { queue: "default", require: &require, target: target.as_ref() }, runners, 720_000)
+        waiting_for(
+            &Wanted {
+                queue: "default",
+                require: &require,
+                target: target.as_ref(),
+            },
+            runners,
+            720_000,
+        )
     }
 
     #[test]
@@ -109,7 +134,10 @@ mod tests {
         assert_eq!(why(&[], None, &[dead.clone()]), "no runner is live");
         assert_eq!(why(&[], Some("a"), &[dead]), "runner a is not live");
         assert_eq!(why(&[], Some("b"), &[runner("a", &[])]), "no runner b is known");
-        assert_eq!(why(&[("gpu", "1")], None, &[runner("a", &[])]), "no live runner has gpu=1");
+        assert_eq!(
+            why(&[("gpu", "1")], None, &[runner("a", &[])]),
+            "no live runner has gpu=1"
+        );
         let mut elsewhere = runner("a", &[]);
         elsewhere.queues = vec!["batch".into()];
         assert_eq!(why(&[], None, &[elsewhere]), "no live runner serves queue default");
@@ -118,7 +146,10 @@ mod tests {
         assert_eq!(why(&[], None, &[cordoned]), "runner a/0 is cordoned");
         let mut busy = runner("a", &[]);
         busy.busy = Some((1830, 0));
-        assert_eq!(why(&[], None, &[busy.clone()]), "1 of 1 slots busy (longest: 1830, 12m00s)");
+        assert_eq!(
+            why(&[], None, &[busy.clone()]),
+            "1 of 1 slots busy (longest: 1830, 12m00s)"
+        );
         assert_eq!(why(&[], None, &[busy, runner("b", &[])]), "");
     }
 }

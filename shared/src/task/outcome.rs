@@ -68,9 +68,24 @@ impl Outcome {
 /// The name of a signal, for people: `SIGKILL`, or `signal 40` where it has none.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [(i32, &str); 18] = [
-        (1, "SIGHUP"), (2, "SIGINT"), (3, "SIGQUIT"), (4, "SIGILL"), (5, "SIGTRAP"), (6, "SIGABRT"),
-        (7, "SIGBUS"), (8, "SIGFPE"), (9, "SIGKILL"), (10, "SIGUSR1"), (11, "SIGSEGV"), (12, "SIGUSR2"),
-        (13, "SIGPIPE"), (14, "SIGALRM"), (15, "SIGTERM"), (24, "SIGXCPU"), (25, "SIGXFSZ"), (31, "SIGSYS"),
+        (1, "SIGHUP"),
+        (2, "SIGINT"),
+        (3, "SIGQUIT"),
+        (4, "SIGILL"),
+        (5, "SIGTRAP"),
+        (6, "SIGABRT"),
+        (7, "SIGBUS"),
+        (8, "SIGFPE"),
+        (9, "SIGKILL"),
+        (10, "SIGUSR1"),
+        (11, "SIGSEGV"),
+        (12, "SIGUSR2"),
+        (13, "SIGPIPE"),
+        (14, "SIGALRM"),
+        (15, "SIGTERM"),
+        (24, "SIGXCPU"),
+        (25, "SIGXFSZ"),
+        (31, "SIGSYS"),
     ];
     match NAMES.iter().find(|(number, _)| *number == signal) {
         Some((_, name)) => (*name).to_owned(),

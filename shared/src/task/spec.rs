@@ -117,7 +117,10 @@ impl TaskSpec {
         if self.priority > PRIORITY_MAX {
             return Err(Invalid::new(
                 "priority",
-                format!("{} is outside 0 to {PRIORITY_MAX} (higher first, {PRIORITY_DEFAULT} by default)", self.priority),
+                format!(
+                    "{} is outside 0 to {PRIORITY_MAX} (higher first, {PRIORITY_DEFAULT} by default)",
+                    self.priority
+                ),
             ));
         }
         self.validate_times(now_ms)?;
@@ -138,7 +141,12 @@ impl TaskSpec {
 
     fn validate_command(&self) -> Result<(), Invalid> {
         match self.command.first() {
-            None => return Err(Invalid::new("command", "is empty; give a program, such as -- echo hello")),
+            None => {
+                return Err(Invalid::new(
+                    "command",
+                    "is empty; give a program, such as -- echo hello",
+                ));
+            }
             Some(program) if program.is_empty() => {
                 return Err(Invalid::new("command[0]", "the program is an empty text"));
             }
@@ -155,7 +163,10 @@ impl TaskSpec {
             if argument.len() > ARGUMENT_BYTES_MAX {
                 return Err(Invalid::new(
                     format!("command[{index}]"),
-                    format!("has {} bytes; Linux allows {ARGUMENT_BYTES_MAX} in one argument. Pass the data in a file", argument.len()),
+                    format!(
+                        "has {} bytes; Linux allows {ARGUMENT_BYTES_MAX} in one argument. Pass the data in a file",
+                        argument.len()
+                    ),
                 ));
             }
         }
@@ -164,7 +175,9 @@ impl TaskSpec {
         if total > COMMAND_BYTES_MAX {
             return Err(Invalid::new(
                 "command",
-                format!("arguments and variables have {total} bytes together; at most {COMMAND_BYTES_MAX} are allowed. Pass the data in a file"),
+                format!(
+                    "arguments and variables have {total} bytes together; at most {COMMAND_BYTES_MAX} are allowed. Pass the data in a file"
+                ),
             ));
         }
         Ok(())
@@ -176,10 +189,16 @@ impl TaskSpec {
         for (index, (name, value)) in self.env.iter().enumerate() {
             let field = format!("env[{index}]");
             if name.is_empty() || name.len() > ENV_NAME_BYTES_MAX || name.contains(['=', '\0']) {
-                return Err(Invalid::new(field, format!("{name:?} is no name of a variable (1 to {ENV_NAME_BYTES_MAX} bytes, no '=' and no NUL)")));
+                return Err(Invalid::new(
+                    field,
+                    format!("{name:?} is no name of a variable (1 to {ENV_NAME_BYTES_MAX} bytes, no '=' and no NUL)"),
+                ));
             }
             if name.starts_with("SYSTOLE_") {
-                return Err(Invalid::new(field, format!("{name} begins with SYSTOLE_, which is kept for what systole tells the child")));
+                return Err(Invalid::new(
+                    field,
+                    format!("{name} begins with SYSTOLE_, which is kept for what systole tells the child"),
+                ));
             }
             if value.contains('\0') {
                 return Err(Invalid::new(field, format!("the value of {name} contains a NUL byte")));
@@ -213,7 +232,10 @@ impl TaskSpec {
         }
         check_duration(self.delay_ms.unwrap_or(0), "delay_ms")?;
         match self.timeout_ms {
-            Some(ms) if ms < TIMEOUT_MS_MIN => Err(Invalid::new("timeout_ms", "must be at least 1 ms; leave it out for no limit")),
+            Some(ms) if ms < TIMEOUT_MS_MIN => Err(Invalid::new(
+                "timeout_ms",
+                "must be at least 1 ms; leave it out for no limit",
+            )),
             Some(ms) => check_duration(ms, "timeout_ms"),
             None => Ok(()),
         }
@@ -229,7 +251,10 @@ fn check_duration(ms: u64, field: &str) -> Result<(), Invalid> {
 
 fn check_count(count: usize, max: usize, field: &str) -> Result<(), Invalid> {
     if count > max {
-        return Err(Invalid::new(field, format!("has {count} entries; at most {max} are allowed")));
+        return Err(Invalid::new(
+            field,
+            format!("has {count} entries; at most {max} are allowed"),
+        ));
     }
     Ok(())
 }
@@ -237,11 +262,16 @@ fn check_count(count: usize, max: usize, field: &str) -> Result<(), Invalid> {
 /// A word of the product: 1 to 63 of `[a-z0-9._-]`.
 pub fn check_word(word: &str, field: &str) -> Result<(), Invalid> {
     let ok = (1..=WORD_CHARS_MAX).contains(&word.len())
-        && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
+        && word
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-'));
     if ok {
         Ok(())
     } else {
-        Err(Invalid::new(field, format!("{word:?} must be 1 to {WORD_CHARS_MAX} of lower-case letters, digits, '.', '_' and '-'")))
+        Err(Invalid::new(
+            field,
+            format!("{word:?} must be 1 to {WORD_CHARS_MAX} of lower-case letters, digits, '.', '_' and '-'"),
+        ))
     }
 }
 
@@ -261,12 +291,24 @@ pub fn check_labels(labels: &BTreeMap<String, String>, max: usize, field: &str) 
     check_count(labels.len(), max, field)?;
     for (key, value) in labels {
         let key_ok = (1..=WORD_CHARS_MAX).contains(&key.len())
-            && key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'/'));
+            && key
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-' | b'/'));
         if !key_ok {
-            return Err(Invalid::new(field, format!("label {key:?} must be 1 to {WORD_CHARS_MAX} of lower-case letters, digits, '.', '_', '-' and '/'")));
+            return Err(Invalid::new(
+                field,
+                format!(
+                    "label {key:?} must be 1 to {WORD_CHARS_MAX} of lower-case letters, digits, '.', '_', '-' and '/'"
+                ),
+            ));
         }
         if value.len() > LABEL_VALUE_BYTES_MAX || value.chars().any(char::is_control) {
-            return Err(Invalid::new(field, format!("the value of label {key} must have at most {LABEL_VALUE_BYTES_MAX} bytes and no control characters")));
+            return Err(Invalid::new(
+                field,
+                format!(
+                    "the value of label {key} must have at most {LABEL_VALUE_BYTES_MAX} bytes and no control characters"
+                ),
+            ));
         }
     }
     Ok(())
@@ -276,16 +318,25 @@ pub fn check_labels(labels: &BTreeMap<String, String>, max: usize, field: &str) 
 pub fn parse_label(text: &str, field: &str) -> Result<(String, String), Invalid> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Invalid::new(field, format!("{text:?} is no label; write KEY=VALUE, such as gpu=1"))),
+        _ => Err(Invalid::new(
+            field,
+            format!("{text:?} is no label; write KEY=VALUE, such as gpu=1"),
+        )),
     }
 }
 
 fn check_dir(dir: &str) -> Result<(), Invalid> {
     if !dir.starts_with('/') {
-        return Err(Invalid::new("dir", format!("{dir:?} is not absolute; it is a directory on the runner's host and starts with '/'")));
+        return Err(Invalid::new(
+            "dir",
+            format!("{dir:?} is not absolute; it is a directory on the runner's host and starts with '/'"),
+        ));
     }
     if dir.len() > PATH_BYTES_MAX || dir.contains('\0') {
-        return Err(Invalid::new("dir", format!("must have at most {PATH_BYTES_MAX} bytes and no NUL")));
+        return Err(Invalid::new(
+            "dir",
+            format!("must have at most {PATH_BYTES_MAX} bytes and no NUL"),
+        ));
     }
     Ok(())
 }
@@ -293,14 +344,19 @@ fn check_dir(dir: &str) -> Result<(), Invalid> {
 fn check_url(url: &str) -> Result<(), Invalid> {
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     match rest {
-        None => Err(Invalid::new("callback_url", format!("{url:?} must begin with http:// or https://"))),
+        None => Err(Invalid::new(
+            "callback_url",
+            format!("{url:?} must begin with http:// or https://"),
+        )),
         Some(rest) if rest.is_empty() || rest.starts_with('/') => Err(Invalid::new("callback_url", "names no host")),
-        Some(rest) if rest.split('/').next().unwrap_or("").contains('@') => {
-            Err(Invalid::new("callback_url", "must not contain a user name or password; deliveries are signed instead"))
-        }
-        Some(_) if url.len() > PATH_BYTES_MAX || url.chars().any(|c| c.is_control() || c == ' ') => {
-            Err(Invalid::new("callback_url", format!("must have at most {PATH_BYTES_MAX} bytes, no blanks and no control characters")))
-        }
+        Some(rest) if rest.split('/').next().unwrap_or("").contains('@') => Err(Invalid::new(
+            "callback_url",
+            "must not contain a user name or password; deliveries are signed instead",
+        )),
+        Some(_) if url.len() > PATH_BYTES_MAX || url.chars().any(|c| c.is_control() || c == ' ') => Err(Invalid::new(
+            "callback_url",
+            format!("must have at most {PATH_BYTES_MAX} bytes, no blanks and no control characters"),
+        )),
         Some(_) => Ok(()),
     }
 }
@@ -349,22 +405,39 @@ mod tests {
         assert_eq!(refused(|s| s.priority = 10), "priority");
         assert_eq!(refused(|s| s.run_at_ms = Some(NOW - 3_600_000)), "run_at_ms");
         assert_eq!(refused(|s| s.run_at_ms = Some(i64::MAX)), "run_at_ms");
-        assert_eq!(refused(|s| { s.run_at_ms = Some(NOW); s.delay_ms = Some(1); }), "delay_ms");
+        assert_eq!(
+            refused(|s| {
+                s.run_at_ms = Some(NOW);
+                s.delay_ms = Some(1);
+            }),
+            "delay_ms"
+        );
         assert_eq!(refused(|s| s.timeout_ms = Some(0)), "timeout_ms");
         assert_eq!(refused(|s| s.timeout_ms = Some(u64::MAX)), "timeout_ms");
         assert_eq!(refused(|s| s.dir = Some("relative".into())), "dir");
         assert_eq!(refused(|s| s.callback_url = Some("ftp://x".into())), "callback_url");
         assert_eq!(refused(|s| s.callback_url = Some("http://".into())), "callback_url");
-        assert_eq!(refused(|s| s.callback_url = Some("http://u:p@h/".into())), "callback_url");
+        assert_eq!(
+            refused(|s| s.callback_url = Some("http://u:p@h/".into())),
+            "callback_url"
+        );
         assert_eq!(refused(|s| s.retry.max_retries = 101), "retry.max_retries");
-        assert_eq!(refused(|s| { s.require.insert("GPU".into(), "1".into()); }), "require");
+        assert_eq!(
+            refused(|s| {
+                s.require.insert("GPU".into(), "1".into());
+            }),
+            "require"
+        );
     }
 
     #[test]
     fn json_round_trips() {
         let mut full = spec(&["sh", "-c", "x"]).with_defaults();
         full.env.push(("A".into(), "line\nline".into()));
-        full.target = Some(Target { host: "db-01".into(), slot: Some(3) });
+        full.target = Some(Target {
+            host: "db-01".into(),
+            slot: Some(3),
+        });
         full.require.insert("gpu".into(), "1".into());
         let text = serde_json::to_string(&full).expect("serialises");
         assert_eq!(serde_json::from_str::<TaskSpec>(&text).expect("parses"), full);

@@ -50,7 +50,9 @@ impl TaskState {
 
     /// Case does not matter.
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name().eq_ignore_ascii_case(name))
+        Self::ALL
+            .into_iter()
+            .find(|state| state.name().eq_ignore_ascii_case(name))
     }
 
     /// Ended; never changes again.

@@ -102,6 +102,10 @@ mod tests {
     #[test]
     fn the_documentation_shows_this_table() {
         let docs = include_str!("../../../docs/task-lifecycle.md");
-        assert!(docs.contains(&markdown()), "docs/task-lifecycle.md must contain:\n{}", markdown());
+        assert!(
+            docs.contains(&markdown()),
+            "docs/task-lifecycle.md must contain:\n{}",
+            markdown()
+        );
     }
 }

@@ -41,12 +41,21 @@ impl Report {
             unit,
             note: note.into(),
         };
-        println!("{:<58} {:>12} {:<8} {}", row.name, pretty(row.value), row.unit, row.note);
+        println!(
+            "{:<58} {:>12} {:<8} {}",
+            row.name,
+            pretty(row.value),
+            row.unit,
+            row.note
+        );
         self.rows.push(row);
     }
 
     fn value(&self, name: &str) -> f64 {
-        self.rows.iter().find(|row| row.name == name).map_or(f64::NAN, |row| row.value)
+        self.rows
+            .iter()
+            .find(|row| row.name == name)
+            .map_or(f64::NAN, |row| row.value)
     }
 
     fn write(&self, path: &Path) -> Result<()> {
@@ -94,7 +103,15 @@ impl Process {
         let port = free_port();
         let tokens = db.token_dir();
         let child = Command::new(binary)
-            .args(["scheduler", "--database", &db.url, "--listen", &format!("127.0.0.1:{port}"), "--connections", "12"])
+            .args([
+                "scheduler",
+                "--database",
+                &db.url,
+                "--listen",
+                &format!("127.0.0.1:{port}"),
+                "--connections",
+                "12",
+            ])
             .arg("--token-dir")
             .arg(&tokens)
             .env("SYSTOLE_LOG", "warn")
@@ -117,7 +134,15 @@ impl Process {
 
     fn runner(&self, binary: &Path, slots: u32, folder: &Path) -> Result<Child> {
         Ok(Command::new(binary)
-            .args(["runner", "--url", &self.url, "--slots", &slots.to_string(), "--name", "bench"])
+            .args([
+                "runner",
+                "--url",
+                &self.url,
+                "--slots",
+                &slots.to_string(),
+                "--name",
+                "bench",
+            ])
             .arg("--data-dir")
             .arg(folder)
             .arg("--token-file")
@@ -133,7 +158,10 @@ impl Process {
     }
 
     async fn channel(&self) -> Result<Channel> {
-        Ok(Endpoint::from_shared(self.url.clone())?.tcp_nodelay(true).connect().await?)
+        Ok(Endpoint::from_shared(self.url.clone())?
+            .tcp_nodelay(true)
+            .connect()
+            .await?)
     }
 
     async fn tasks(&self) -> Result<Tasks> {
@@ -143,21 +171,30 @@ impl Process {
     }
 
     async fn beats(&self) -> Result<Beats> {
-        Ok(RunnerServiceClient::with_interceptor(self.channel().await?, self.token("runner")?))
+        Ok(RunnerServiceClient::with_interceptor(
+            self.channel().await?,
+            self.token("runner")?,
+        ))
     }
 
     /// Resident memory, KiB.
     fn rss(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(f64::NAN)
+        line.split_whitespace()
+            .nth(1)
+            .and_then(|kib| kib.parse().ok())
+            .unwrap_or(f64::NAN)
     }
 
     /// CPU time used so far, s.
     fn cpu(&self) -> f64 {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
         let after = text.rsplit(')').next().unwrap_or_default();
-        let fields: Vec<f64> = after.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+        let fields: Vec<f64> = after
+            .split_whitespace()
+            .filter_map(|field| field.parse().ok())
+            .collect();
         // user and system time are fields 14 and 15; the name and the state are not numbers.
         (fields.get(10).unwrap_or(&0.0) + fields.get(11).unwrap_or(&0.0)) / 100.0
     }
@@ -209,7 +246,10 @@ async fn postgres_limit() -> Result<f64> {
          INSERT INTO q SELECT n, 1, n, 'x' FROM generate_series(1, 100000) AS n;",
     );
     cluster.sql(&name, "VACUUM ANALYZE q");
-    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(4).connect(&cluster.url(&name)).await?;
+    let pool = sqlx::postgres::PgPoolOptions::new()
+        .max_connections(4)
+        .connect(&cluster.url(&name))
+        .await?;
     let done = Arc::new(AtomicU64::new(0));
     let began = Instant::now();
     let clients: Vec<_> = (0..4)
@@ -308,7 +348,15 @@ async fn submit_many(tasks: &mut Tasks, spec: &v1::TaskSpec, count: usize) -> Re
             items,
             reason: String::new(),
         };
-        ids.extend(tasks.submit(request).await?.into_inner().results.iter().map(|result| result.id));
+        ids.extend(
+            tasks
+                .submit(request)
+                .await?
+                .into_inner()
+                .results
+                .iter()
+                .map(|result| result.id),
+        );
     }
     Ok(ids)
 }
@@ -326,7 +374,11 @@ async fn no_op(binary: &Path, db: &TestDb, replicas: usize, runners: u32, count:
         let process = &processes[host as usize % replicas];
         let client = process.beats().await?;
         for slot in 0..SLOTS {
-            simulated.spawn(simulate(client.clone(), beat(&format!("h{host}"), slot, SLOTS), Arc::clone(&done)));
+            simulated.spawn(simulate(
+                client.clone(),
+                beat(&format!("h{host}"), slot, SLOTS),
+                Arc::clone(&done),
+            ));
         }
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -366,7 +418,11 @@ async fn until_finished(tasks: &mut Tasks, count: u64) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(120);
     loop {
         let counts = tasks.count(v1::CountRequest::default()).await?.into_inner();
-        let finished = counts.counts.iter().find(|c| c.state() == v1::TaskState::Finished).map_or(0, |c| c.count);
+        let finished = counts
+            .counts
+            .iter()
+            .find(|c| c.state() == v1::TaskState::Finished)
+            .map_or(0, |c| c.count);
         if finished >= count {
             return Ok(());
         }
@@ -386,7 +442,10 @@ async fn real(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, count
     let one = submit_many(&mut tasks, &command(&["/bin/true"]), 50).await?;
     until_finished(&mut tasks, one.len() as u64).await?;
     let mut total = one.len() as u64;
-    for (label, argv) in [("/bin/true", vec!["/bin/true"]), ("sh -c true", vec!["/bin/sh", "-c", "true"])] {
+    for (label, argv) in [
+        ("/bin/true", vec!["/bin/true"]),
+        ("sh -c true", vec!["/bin/sh", "-c", "true"]),
+    ] {
         let mut rates = Vec::new();
         let mut limits = Vec::new();
         for _ in 0..3 {
@@ -398,12 +457,30 @@ async fn real(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, count
             rates.push(count as f64 / began.elapsed().as_secs_f64());
         }
         let ratios = rates.iter().zip(&limits).map(|(rate, limit)| rate / limit).collect();
-        report.add(format!("(c) real {label}, 16 slots, {kind}"), median(rates), "tasks/s", format!("{:.2} of the spawn limit beside it", median(ratios)));
+        report.add(
+            format!("(c) real {label}, 16 slots, {kind}"),
+            median(rates),
+            "tasks/s",
+            format!("{:.2} of the spawn limit beside it", median(ratios)),
+        );
     }
     let mut latencies = latency(&mut tasks, db.folder.path(), 300).await?;
-    report.add(format!("(d) submit → child started, p50, {kind}"), quantile(&mut latencies, 0.5), "ms", "idle cluster; includes the start of sh");
-    report.add(format!("(d) submit → child started, p99, {kind}"), quantile(&mut latencies, 0.99), "ms", "");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(runner.id())?), nix::sys::signal::Signal::SIGTERM)?;
+    report.add(
+        format!("(d) submit → child started, p50, {kind}"),
+        quantile(&mut latencies, 0.5),
+        "ms",
+        "idle cluster; includes the start of sh",
+    );
+    report.add(
+        format!("(d) submit → child started, p99, {kind}"),
+        quantile(&mut latencies, 0.99),
+        "ms",
+        "",
+    );
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(runner.id())?),
+        nix::sys::signal::Signal::SIGTERM,
+    )?;
     runner.wait()?;
     Ok(())
 }
@@ -416,7 +493,9 @@ async fn latency(tasks: &mut Tasks, folder: &Path, count: usize) -> Result<Vec<f
     let path = fifo.clone();
     std::thread::spawn(move || {
         use std::io::Read as _;
-        let Ok(mut pipe) = std::fs::OpenOptions::new().read(true).write(true).open(&path) else { return };
+        let Ok(mut pipe) = std::fs::OpenOptions::new().read(true).write(true).open(&path) else {
+            return;
+        };
         let mut byte = [0; 1];
         while pipe.read_exact(&mut byte).is_ok() && sender.send(Instant::now()).is_ok() {}
     });
@@ -426,7 +505,9 @@ async fn latency(tasks: &mut Tasks, folder: &Path, count: usize) -> Result<Vec<f
         tokio::time::sleep(Duration::from_millis(15)).await;
         let began = Instant::now();
         submit_many(tasks, &spec, 1).await?;
-        let started: Instant = tokio::time::timeout(Duration::from_secs(10), receiver.recv()).await?.ok_or("no child")?;
+        let started: Instant = tokio::time::timeout(Duration::from_secs(10), receiver.recv())
+            .await?
+            .ok_or("no child")?;
         latencies.push(started.duration_since(began).as_secs_f64() * 1_000.0);
     }
     Ok(latencies)
@@ -444,16 +525,30 @@ async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u32])
         for host in 0..count / SLOTS {
             let client = process.beats().await?;
             for slot in 0..SLOTS {
-                simulated.spawn(simulate(client.clone(), beat(&format!("p{count}-{host}"), slot, SLOTS), Arc::clone(&done)));
+                simulated.spawn(simulate(
+                    client.clone(),
+                    beat(&format!("p{count}-{host}"), slot, SLOTS),
+                    Arc::clone(&done),
+                ));
             }
         }
         tokio::time::sleep(Duration::from_secs(8)).await;
         let per_runner = (process.rss() - before) / f64::from(count);
-        report.add(format!("(e) scheduler memory per parked runner, {count}"), per_runner, "KiB", format!("{} connections, {SLOTS} slots each", count / SLOTS));
+        report.add(
+            format!("(e) scheduler memory per parked runner, {count}"),
+            per_runner,
+            "KiB",
+            format!("{} connections, {SLOTS} slots each", count / SLOTS),
+        );
         let cpu = process.cpu();
         tokio::time::sleep(Duration::from_secs(10)).await;
         let used = (process.cpu() - cpu) / 10.0 * 100.0;
-        report.add(format!("(e) scheduler CPU, {count} parked"), used, "% core", "over 10 s; a beat each 30 s");
+        report.add(
+            format!("(e) scheduler CPU, {count} parked"),
+            used,
+            "% core",
+            "over 10 s; a beat each 30 s",
+        );
         simulated.shutdown().await;
     }
     Ok(())
@@ -535,12 +630,20 @@ async fn claims_section(report: &mut Report) -> Result<()> {
         if finished > 0 {
             insert(finished, "n");
             if snapshot {
-                let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1).connect(&cluster.url(&name)).await?;
+                let pool = sqlx::postgres::PgPoolOptions::new()
+                    .max_connections(1)
+                    .connect(&cluster.url(&name))
+                    .await?;
                 let mut conn = pool.acquire().await?;
-                sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM task").execute(&mut *conn).await?;
+                sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM task")
+                    .execute(&mut *conn)
+                    .await?;
                 holder = Some((pool, conn));
             }
-            cluster.sql(&name, "UPDATE task SET status = 6, outcome_kind = 'success', ended_at_ms = 1 WHERE status = 2");
+            cluster.sql(
+                &name,
+                "UPDATE task SET status = 6, outcome_kind = 'success', ended_at_ms = 1 WHERE status = 2",
+            );
         }
         insert(queued, "10000000 + n");
         cluster.sql(&name, "ANALYZE task");
@@ -587,28 +690,58 @@ async fn main() -> Result<()> {
     let (rounds, noop, real_count) = if quick { (1, 6_000, 600) } else { (3, 20_000, 2_000) };
     let mut report = Report::default();
     if wants("a") {
-        report.add("(a) spawn and wait /bin/true, 2 threads", median((0..rounds).map(|_| spawn_limit(2_000)).collect()), "/s", "limit");
+        report.add(
+            "(a) spawn and wait /bin/true, 2 threads",
+            median((0..rounds).map(|_| spawn_limit(2_000)).collect()),
+            "/s",
+            "limit",
+        );
         let mut rates = Vec::new();
         for _ in 0..rounds {
             rates.push(postgres_limit().await?);
         }
-        report.add("(a) PostgreSQL claim + complete, batches of 100", median(rates), "/s", "limit");
+        report.add(
+            "(a) PostgreSQL claim + complete, batches of 100",
+            median(rates),
+            "/s",
+            "limit",
+        );
     }
     if wants("b") {
-        for (name, replicas, postgres) in [("SQLite, 1 replica", 1, false), ("PostgreSQL, 1 replica", 1, true), ("PostgreSQL, 2 replicas", 2, true)] {
+        for (name, replicas, postgres) in [
+            ("SQLite, 1 replica", 1, false),
+            ("PostgreSQL, 1 replica", 1, true),
+            ("PostgreSQL, 2 replicas", 2, true),
+        ] {
             let db = if postgres { TestDb::postgres() } else { TestDb::sqlite() };
             let rate = no_op(&binary, &db, replicas, 256, noop, rounds).await?;
             let limit = report.value("(a) PostgreSQL claim + complete, batches of 100");
-            report.add(format!("(b) no-op, 256 runners, {name}"), rate, "tasks/s", format!("{:.2} of the PostgreSQL limit", rate / limit));
+            report.add(
+                format!("(b) no-op, 256 runners, {name}"),
+                rate,
+                "tasks/s",
+                format!("{:.2} of the PostgreSQL limit", rate / limit),
+            );
         }
     }
     if wants("c") {
-        report.add("(c) xargs -P2 /bin/true", median((0..rounds).filter_map(|_| xargs(2_000).ok()).collect()), "/s", "peer, no record");
+        report.add(
+            "(c) xargs -P2 /bin/true",
+            median((0..rounds).filter_map(|_| xargs(2_000).ok()).collect()),
+            "/s",
+            "peer, no record",
+        );
         real(&binary, &TestDb::sqlite(), &mut report, "SQLite", real_count).await?;
         real(&binary, &TestDb::postgres(), &mut report, "PostgreSQL", real_count).await?;
     }
     if wants("e") {
-        parked(&binary, &TestDb::postgres(), &mut report, if quick { &[1_000] } else { &[1_000, 10_000] }).await?;
+        parked(
+            &binary,
+            &TestDb::postgres(),
+            &mut report,
+            if quick { &[1_000] } else { &[1_000, 10_000] },
+        )
+        .await?;
     }
     if wants("f") {
         claims_section(&mut report).await?;
