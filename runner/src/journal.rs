@@ -1,5 +1,6 @@
 //! What is known on disk of each task: that it was begun, which process it is, how it ended. These are
-//! lines of `tasks/<task id>/journal`, beside the output; what no cluster wants lies in `unclaimed/`.
+//! lines of `tasks/<task id>/journal`, beside the output; what no cluster wants lies in `unclaimed/`. A
+//! directory without a journal, or with an empty one, is that of a task that was never begun.
 //!
 //! One file, appended to: each file more would cost a short task a tenth of its time. A line is written
 //! with one call, so only a power cut can leave half of one; it counts as not written.
@@ -9,6 +10,7 @@
 //! boot is never begun again. So the beginning is not synced, which would cost more than the
 //! whole start of a short task.
 
+use crate::spare::Spares;
 use crate::state_dir::make_private_dir;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -25,7 +27,7 @@ use systole_shared::task::OutcomeKind;
 pub const STDOUT: &str = "stdout";
 pub const STDERR: &str = "stderr";
 pub const WORK: &str = "work";
-const JOURNAL: &str = "journal";
+pub const JOURNAL: &str = "journal";
 
 /// How long unclaimed results and output are kept, ms (7 days).
 pub const UNCLAIMED_KEEP_MS: i64 = 7 * 24 * 3_600_000;
@@ -153,13 +155,16 @@ pub struct Entry {
 pub struct Journal {
     tasks: PathBuf,
     unclaimed: PathBuf,
+    spares: Spares,
 }
 
 impl Journal {
-    pub fn open(root: &Path) -> io::Result<Self> {
+    /// At most `spares` directories of former tasks are kept for later ones.
+    pub fn open(root: &Path, spares: usize) -> io::Result<Self> {
         let journal = Self {
             tasks: root.join("tasks"),
             unclaimed: root.join("unclaimed"),
+            spares: Spares::open(root.join("spare"), spares),
         };
         make_private_dir(&journal.tasks)?;
         make_private_dir(&journal.unclaimed)?;
@@ -173,7 +178,9 @@ impl Journal {
     /// Opens the journal of a task. `AlreadyExists`: this host has it already, and it must not be begun.
     pub fn begin(&self, begin: &Begin) -> io::Result<TaskJournal> {
         let dir = self.dir(begin.task_id);
-        DirBuilder::new().mode(0o700).create(&dir)?;
+        if !self.spares.take(&dir)? {
+            DirBuilder::new().mode(0o700).create(&dir)?;
+        }
         let mut file = open(&dir)?;
         append(&mut file, &Line::Begin(Cow::Borrowed(begin)))?;
         Ok(TaskJournal(file))
@@ -185,18 +192,32 @@ impl Journal {
     /// short task the sync would cost more than the task, and a lost result is told as `runner_restarted`.
     pub fn end(&self, ended: &Ended) -> io::Result<()> {
         let dir = self.dir(ended.task_id);
-        make_private_dir(&dir)?;
         let ran_ms = match ended.started_at_ms {
             0 => 0,
             started => ended.ended_at_ms.saturating_sub(started),
         };
-        let mut file = open(&dir)?;
+        let mut file = match open(&dir) {
+            // Only a task that could not even be begun has no directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_private_dir(&dir)?;
+                open(&dir)?
+            }
+            opened => opened?,
+        };
         append(&mut file, &Line::End(Cow::Borrowed(ended)))?;
         if ran_ms > RESULT_SYNC_AFTER_MS {
             file.sync_all()?;
             File::open(&dir)?.sync_all()?;
         }
         Ok(())
+    }
+
+    /// Forgets a task that is over. Its directory is kept for a later task, if it is fit for that.
+    pub fn recycle(&self, task_id: i64) -> io::Result<()> {
+        if self.spares.keep(&self.dir(task_id)) {
+            return Ok(());
+        }
+        self.remove(task_id)
     }
 
     /// Forgets a task with all it left. Stopped half-way it is harmless: without its journal it was not
@@ -320,7 +341,7 @@ pub(crate) mod tests {
     #[test]
     fn what_was_written_is_found_again() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         let ended = Ended::without_child(&begin(7), OutcomeKind::StartFailed, "program not found: x");
         let process = ProcessRecord { pid: 9, start_time: 11 };
         journal.begin(&begin(7)).unwrap().started(process).unwrap();
@@ -335,7 +356,7 @@ pub(crate) mod tests {
     #[test]
     fn a_line_that_a_power_cut_left_half_counts_as_not_written() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         journal.begin(&begin(7)).unwrap();
         journal
             .end(&Ended::without_child(&begin(7), OutcomeKind::NotStarted, "x"))
@@ -355,7 +376,7 @@ pub(crate) mod tests {
     #[test]
     fn whatever_a_task_left_goes_with_it() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         journal.begin(&begin(7)).unwrap();
         std::fs::create_dir_all(journal.dir(7).join("work/a/b")).unwrap();
         std::fs::write(journal.dir(7).join("work/a/file"), "x").unwrap();
@@ -366,7 +387,7 @@ pub(crate) mod tests {
     #[test]
     fn a_task_that_is_here_is_not_begun_again() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         journal.begin(&begin(7)).unwrap();
         assert_eq!(
             journal.begin(&begin(7)).unwrap_err().kind(),
@@ -380,7 +401,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_set_aside_is_kept_for_seven_days_and_never_overwritten() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         for _ in 0..2 {
             journal.begin(&begin(7)).unwrap();
             journal.set_aside(7).unwrap();

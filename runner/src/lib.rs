@@ -5,7 +5,8 @@
 //! answer means is decided by `systole_shared::heartbeat::react`; this crate makes it happen.
 //!
 //! From the outside in: [`run`] wires everything; `agent` is the loop of one slot; `link` is the way
-//! to the schedulers; `child` starts, watches and ends processes; `journal` is what is known on disk.
+//! to the schedulers; `child` starts, watches and ends processes; `journal` is what is known on disk;
+//! `spare` keeps folders of former tasks for later ones.
 
 mod agent;
 mod backoff;
@@ -18,6 +19,7 @@ mod journal;
 mod link;
 mod procfs;
 mod run;
+mod spare;
 mod state_dir;
 mod sweep;
 

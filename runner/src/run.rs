@@ -60,13 +60,15 @@ pub async fn run(config: RunnerConfig, shutdown: CancellationToken) -> Result<()
 /// Takes the data directory and settles what lies in it, before any slot beats.
 async fn take_place(config: &RunnerConfig) -> Result<(Place, Vec<Ended>), RunnerError> {
     let (root, host_name) = (config.data_dir.clone(), config.host.clone());
+    // For each slot the folder of a task whose end is being acknowledged, and one more.
+    let spares = usize::try_from(config.slots).unwrap_or(usize::MAX).saturating_mul(2);
     let taken = tokio::task::spawn_blocking(move || {
         let state = StateDir::open(&root, &host::machine_id())?;
         let unusable = |source| RunnerError::DataDir {
             path: root.clone(),
             source,
         };
-        let journal = Journal::open(&root).map_err(unusable)?;
+        let journal = Journal::open(&root, spares).map_err(unusable)?;
         if let Err(error) = journal.clean_unclaimed(systole_shared::clock::now_ms()) {
             tracing::warn!(%error, "unclaimed/ could not be cleaned");
         }

@@ -117,6 +117,7 @@ pub fn end_processes(leader: Option<ProcessRecord>, markers: &[String]) -> io::R
 mod tests {
     use super::*;
     use crate::journal::tests::begin;
+    use crate::journal::{JOURNAL, STDERR, STDOUT};
     use std::os::unix::process::CommandExt as _;
     use std::process::{Command, Stdio};
 
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn processes_of_an_interrupted_task_are_ended_and_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         let mut begun = begin(90_001);
         begun.boot_id = host::boot_id().unwrap();
         let begun = journal.begin(&begun).unwrap();
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn unfinished_tasks_of_a_copied_directory_are_neither_ended_nor_reported() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         let mut begun = begin(90_003);
         begun.boot_id = host::boot_id().unwrap();
         let begun = journal.begin(&begun).unwrap();
@@ -219,9 +220,35 @@ mod tests {
     }
 
     #[test]
+    fn of_a_task_that_was_being_forgotten_or_not_yet_begun_nothing_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
+        // Forgotten, its directory kept; another one as it is between two tasks: its journal is empty.
+        for task_id in [90_005, 90_006] {
+            journal.begin(&begin(task_id)).unwrap();
+            for name in [STDOUT, STDERR] {
+                std::fs::copy(journal.dir(task_id).join(JOURNAL), journal.dir(task_id).join(name)).unwrap();
+            }
+        }
+        std::fs::File::create(journal.dir(90_006).join(JOURNAL)).unwrap();
+        // Another test may be forking a child this moment, which holds all files until its exec.
+        std::thread::sleep(Duration::from_millis(20));
+        journal.recycle(90_005).unwrap();
+        // Made by a power cut or an older version.
+        std::fs::create_dir(journal.dir(90_007)).unwrap();
+        drop(journal);
+
+        let journal = Journal::open(dir.path(), 2).unwrap();
+        assert!(recover(&journal, &identity(false)).unwrap().is_empty());
+        for left in ["tasks", "spare", "unclaimed"] {
+            assert_eq!(std::fs::read_dir(dir.path().join(left)).unwrap().count(), 0, "{left}");
+        }
+    }
+
+    #[test]
     fn a_reboot_is_told_as_such() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(dir.path()).unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
         journal.begin(&begin(90_004)).unwrap();
         let results = recover(&journal, &identity(false)).unwrap();
         assert_eq!(results[0].message, "the host was restarted while the task ran");

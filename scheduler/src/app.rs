@@ -1,6 +1,6 @@
 //! Puts a replica together. The one file that names all concrete parts and starts its tasks.
 
-use crate::auth::{TokenFiles, first_tokens};
+use crate::auth::{TokenFiles, first_tokens, leave_callback_secret};
 use crate::config::Config;
 use crate::context::{Context, Health};
 use crate::flow::{callback, dispatch, heartbeat, submit};
@@ -90,6 +90,7 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     let tokens = first_tokens(&db, &config.token_dir, &replica, config.renew_tokens).await?;
     let database = describe(&db, &version);
     let context = Arc::new(context(config, db, replica).await?);
+    leave_callback_secret(&context.config.token_dir, &context.callback_secret)?;
     let router = http::router(Arc::clone(&context))?;
     start_duties(&context);
     context.health.started();
@@ -121,6 +122,7 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         lanes,
         parked,
         beats: heartbeat::Beats::default(),
+        registered: heartbeat::Registered::default(),
         submissions: submit::Submissions::default(),
         fleet: crate::context::Fleet::default(),
         health: Health::default(),

@@ -144,6 +144,16 @@ pub async fn first_tokens(db: &Db, folder: &Path, replica: &str, renew: bool) ->
     })
 }
 
+/// Leaves the secret that signs callbacks where the tokens are, for those who verify deliveries.
+pub fn leave_callback_secret(folder: &Path, secret: &str) -> Result<(), StoreError> {
+    let path = folder.join("callback.secret");
+    if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == secret) {
+        return Ok(());
+    }
+    let temporary = write_private(folder, &path, secret)?;
+    std::fs::rename(&temporary, &path).map_err(|error| cannot(&path, &error))
+}
+
 fn write_private(folder: &Path, path: &Path, token: &str) -> Result<PathBuf, StoreError> {
     let made = !folder.exists();
     std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;

@@ -1,4 +1,4 @@
-//! What tasks leave on disk once they are over: removed, moved aside, or taken up again after a
+//! What tasks leave on disk once they are over: removed or kept for a later task, moved aside, or taken up again after a
 //! restart. In the background, so that no beat waits for a disk; bounded, so that nothing piles up.
 
 use super::Context;
@@ -112,7 +112,7 @@ impl Leftovers {
     fn remove_now(&mut self, task_id: i64) {
         let place = Arc::clone(&self.place);
         self.removals.spawn_blocking(move || {
-            if let Err(error) = place.journal.remove(task_id) {
+            if let Err(error) = place.journal.recycle(task_id) {
                 tracing::warn!(task_id, %error, "the directory of an ended task could not be removed");
             }
         });

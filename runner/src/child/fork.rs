@@ -1,5 +1,5 @@
-//! The fork and exec of a child, and waiting for its end. The only unsafe code of the crate. Knows no
-//! tasks: it gets a program image and three files.
+//! The fork and exec of a child, and waiting for its end. Knows no tasks: it gets a program
+//! image and three files.
 //!
 //! Why not `std::process::Command`: a hook between fork and exec (needed for the death signal) makes it
 //! copy the page tables of the whole runner and fault every thread's pages back in afterwards, which more than

@@ -143,7 +143,10 @@ fn image(place: &Place, launch: &Launch, work: &Path) -> Result<(Image, PathBuf)
     let host = place.host.as_str();
     let instance_id = &place.state.identity.instance_id;
     let environment = prepare::environment(&launch.spec, &launch.begin, host, instance_id, &place.account);
-    prepare::check_dir(work, host)?;
+    // One that was made just now needs no look.
+    if launch.spec.dir.is_some() {
+        prepare::check_dir(work, host)?;
+    }
     let Some(name) = launch.spec.command.first() else {
         return Err("program not found: the command is empty".into());
     };

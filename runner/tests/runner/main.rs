@@ -5,3 +5,4 @@ mod fake;
 mod output;
 mod protocol;
 mod restart;
+mod spare;

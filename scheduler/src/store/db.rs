@@ -343,8 +343,9 @@ impl Db {
                     ("idle_in_transaction_session_timeout", "10s"),
                     ("tcp_keepalives_idle", "10"),
                     ("tcp_keepalives_interval", "5"),
-                    // Compiling a plan takes longer than any statement here.
+                    // Making a plan, and compiling it, takes longer than most statements here: once is enough.
                     ("jit", "off"),
+                    ("plan_cache_mode", "force_generic_plan"),
                 ]);
             // Beats touch rows by key. A plan that was cached while the tables were small must not go on to
             // scan or hash them when they are large.

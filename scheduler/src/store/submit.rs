@@ -25,7 +25,7 @@ static LANES_AFTER: Sql = Sql::new(
 static PUT_KEYS: Sql = Sql::new(
     "put_keys",
     "INSERT INTO submission (key, body_hash, task_ids, created_at_ms) \
-     SELECT e.value->>'key', e.value->>'hash', '', {now} FROM {each:$1} WHERE TRUE ORDER BY 1 \
+     SELECT e.value->>'key', e.value->>'hash', e.value->>'ids', {now} FROM {each:$1} WHERE TRUE ORDER BY 1 \
      ON CONFLICT (key) DO NOTHING RETURNING key",
 );
 static GET_KEYS: Sql = Sql::new(
@@ -131,6 +131,8 @@ pub enum Stored {
 struct KeyJson<'a> {
     key: &'a str,
     hash: &'a str,
+    /// JSON array.
+    ids: String,
 }
 
 #[derive(Serialize)]
@@ -221,14 +223,28 @@ impl Db {
 }
 
 async fn put_tasks(tx: &mut Tx, batch_key: &str, tasks: &[NewTask]) -> Result<Vec<Stored>, StoreError> {
-    let keyed: HashMap<&str, &str> = tasks
+    // One id for each item, taken first, so that the rows of the keys can name them at once. Those of items
+    // that turn out to be known already stay unused.
+    let ids = next_ids(tx, tasks.len()).await?;
+    let mut keyed: HashMap<&str, (&str, i64)> = HashMap::new();
+    for (task, id) in tasks.iter().zip(&ids) {
+        if let Some((key, hash)) = &task.key {
+            keyed.entry(key.as_str()).or_insert((hash.as_str(), *id));
+        }
+    }
+    let all_new: Vec<Stored> = ids.iter().copied().map(Stored::New).collect();
+    let mut keys: Vec<KeyJson<'_>> = keyed
         .iter()
-        .filter_map(|task| task.key.as_ref().map(|(key, hash)| (key.as_str(), hash.as_str())))
+        .map(|(key, (hash, id))| KeyJson {
+            key,
+            hash,
+            ids: format!("[{id}]"),
+        })
         .collect();
-    let mut keys: Vec<KeyJson<'_>> = keyed.iter().map(|(key, hash)| KeyJson { key, hash }).collect();
     keys.push(KeyJson {
         key: batch_key,
         hash: "",
+        ids: format_batch(&all_new),
     });
     let keys = batch(&keys)?;
     let fresh: Vec<OnlyKey> = tx.all(&PUT_KEYS, vec![keys.clone()]).await?;
@@ -257,31 +273,23 @@ async fn put_tasks(tx: &mut Tx, batch_key: &str, tasks: &[NewTask]) -> Result<Ve
             Some(_) => false,
         });
     }
-    let ids = next_ids(tx, makes.iter().filter(|&&makes| makes).count()).await?;
-    let mut ids = ids.into_iter();
     let mut stored: Vec<Stored> = Vec::with_capacity(tasks.len());
-    for (task, makes) in tasks.iter().zip(&makes) {
+    for ((task, makes), id) in tasks.iter().zip(&makes).zip(ids) {
         stored.push(match (&task.key, *makes) {
-            (_, true) => Stored::New(ids.next().ok_or_else(|| StoreError::Other("too few ids".into()))?),
+            (_, true) => Stored::New(id),
             (Some((key, hash)), false) => existing(key, hash, &first_of, tasks, &stored, &known)?,
             (None, false) => return Err(StoreError::Other("a task without a key is always new".into())),
         });
     }
     insert(tx, tasks, &stored).await?;
 
-    let mut key_ids: Vec<KeyIdsJson<'_>> = vec![KeyIdsJson {
-        key: batch_key,
-        ids: format_batch(&stored),
-    }];
-    for (key, index) in first_of {
-        if let Stored::New(id) = stored[index] {
-            key_ids.push(KeyIdsJson {
-                key,
-                ids: format!("[{id}]"),
-            });
-        }
+    if stored != all_new {
+        let row = KeyIdsJson {
+            key: batch_key,
+            ids: format_batch(&stored),
+        };
+        tx.exec(&SET_KEYS, vec![batch(&[row])?]).await?;
     }
-    tx.exec(&SET_KEYS, vec![batch(&key_ids)?]).await?;
     Ok(stored)
 }
 

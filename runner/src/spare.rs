@@ -1,0 +1,356 @@
+//! Folders of former tasks, kept for later ones. Knows files, not tasks.
+//!
+//! A short task would make five inodes and delete them again, and ext4 does not hand out an inode that was
+//! deleted a moment ago: it searches past all of them, which takes a third of a busy runner's time. Here
+//! a folder of a former task becomes that of the next one, with its journal and its two output files, emptied.
+//!
+//! A process that a task left behind may still hold its output open, and would write into that of the
+//! next task. So the folder is kept only if nobody else has either file open, and otherwise deleted as ever.
+//! Whether somebody is *in* a directory cannot be found out: the working directory is never kept.
+
+use crate::journal::{JOURNAL, STDERR, STDOUT, WORK};
+use crate::state_dir::make_private_dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::unistd::geteuid;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Larger files are deleted: to truncate them is no cheaper.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// `libc` has no name for it.
+const F_SETSIG: libc::c_int = 10;
+
+#[derive(Debug)]
+pub struct Spares {
+    dir: PathBuf,
+    max: usize,
+    user: u32,
+    pool: Mutex<Pool>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    /// Names of folders. The last one is taken first: it is the likeliest to be in every cache.
+    free: Vec<u64>,
+    /// Places promised to folders that are being emptied.
+    promised: usize,
+    next: u64,
+}
+
+impl Spares {
+    /// Begins with none: what an earlier process kept is deleted.
+    pub fn open(dir: PathBuf, max: usize) -> Self {
+        let emptied = match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => make_private_dir(&dir),
+        };
+        if let Err(error) = &emptied {
+            tracing::warn!(dir = %dir.display(), %error, "no folders can be kept for later tasks; the runner does without");
+        }
+        Self {
+            dir,
+            max: if emptied.is_ok() { max } else { 0 },
+            user: geteuid().as_raw(),
+            pool: Mutex::default(),
+        }
+    }
+
+    /// Makes a kept folder the one at `target`. False: there is none, and `target` is to be created.
+    pub fn take(&self, target: &Path) -> io::Result<bool> {
+        let Some(name) = self.pool().free.pop() else {
+            return Ok(false);
+        };
+        let path = self.path(name);
+        // Even an empty directory there is somebody's; a plain rename would replace it.
+        match renameat2(AT_FDCWD, &path, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE) {
+            Ok(()) => Ok(true),
+            Err(Errno::EEXIST) => {
+                self.pool().free.push(name);
+                Err(io::ErrorKind::AlreadyExists.into())
+            }
+            // Gone, or a file system without this call.
+            Err(_) => {
+                let _ = std::fs::remove_dir_all(&path);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Takes the folder of a task that is over, if it is fit for another. False: it is to be deleted.
+    /// Either way the task is forgotten: without its journal it was never begun.
+    pub fn keep(&self, folder: &Path) -> bool {
+        let Some(name) = self.promise() else {
+            return false;
+        };
+        let kept = self
+            .empty(folder)
+            .and_then(|()| std::fs::rename(folder, self.path(name)))
+            .is_ok();
+        let mut pool = self.pool();
+        pool.promised -= 1;
+        if kept {
+            pool.free.push(name);
+        }
+        kept
+    }
+
+    fn promise(&self) -> Option<u64> {
+        let mut pool = self.pool();
+        if pool.free.len() + pool.promised >= self.max {
+            return None;
+        }
+        pool.promised += 1;
+        pool.next += 1;
+        Some(pool.next)
+    }
+
+    /// An error: the folder is not as a new one would be, and cannot be made so.
+    fn empty(&self, folder: &Path) -> io::Result<()> {
+        let meta = std::fs::symlink_metadata(folder)?;
+        if !meta.is_dir() || meta.mode() & 0o777 != 0o700 || meta.uid() != self.user {
+            return Err(unfit());
+        }
+        // First: from here on the task was never begun, wherever this process stops.
+        let journal = self.open_file(&folder.join(JOURNAL))?;
+        journal.set_len(0)?;
+        for entry in std::fs::read_dir(folder)? {
+            let name = entry?.file_name();
+            if name == WORK {
+                let work = folder.join(WORK);
+                std::fs::remove_dir(&work).or_else(|_| std::fs::remove_dir_all(&work))?;
+            } else if ![JOURNAL, STDOUT, STDERR].iter().any(|known| name == *known) {
+                return Err(unfit());
+            }
+        }
+        for name in [STDOUT, STDERR] {
+            let file = self.open_file(&folder.join(name))?;
+            if !is_open_nowhere_else(&file) {
+                return Err(unfit());
+            }
+            // Closed right after: ext4 writes a file out at its first close after it was truncated, if
+            // there is anything in it by then.
+            if file.metadata()?.len() > 0 {
+                file.set_len(0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A file that is as this runner made it: a task may do anything to it, and a backup may share its inode.
+    fn open_file(&self, path: &Path) -> io::Result<File> {
+        let file = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(path)?;
+        let meta = file.metadata()?;
+        let fit = meta.is_file()
+            && meta.mode() & 0o7777 == 0o600
+            && meta.uid() == self.user
+            && meta.nlink() == 1
+            && meta.len() <= FILE_BYTES_MAX;
+        if fit { Ok(file) } else { Err(unfit()) }
+    }
+
+    fn path(&self, name: u64) -> PathBuf {
+        self.dir.join(name.to_string())
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn unfit() -> io::Error {
+    io::ErrorKind::Other.into()
+}
+
+/// Whether this is the only open descriptor of the file, in all processes. The kernel knows: it grants a
+/// write lease on no other terms. Also false where a file system knows no leases.
+fn is_open_nowhere_else(file: &File) -> bool {
+    // Given back here and not by the close: a child that is being forked has the same descriptor until its exec.
+    lease(file, libc::F_WRLCK) && lease(file, libc::F_UNLCK)
+}
+
+#[expect(unsafe_code, reason = "nix has no call for leases")]
+fn lease(file: &File, kind: libc::c_int) -> bool {
+    let fd = file.as_raw_fd();
+    // SAFETY: system calls on a descriptor that is open as long as `file` is, and on numbers.
+    unsafe {
+        // Whoever opens the file while the lease is held waits, and the kernel sends us a signal. By itself that
+        // is SIGIO, which would end the runner; SIGURG is ignored by default.
+        (kind == libc::F_UNLCK || libc::fcntl(fd, F_SETSIG, libc::SIGURG) == 0)
+            && libc::fcntl(fd, libc::F_SETLEASE, kind) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{DirBuilder, Permissions};
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+
+    struct Place {
+        root: tempfile::TempDir,
+        spares: Spares,
+    }
+
+    impl Place {
+        fn new(max: usize) -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let spares = Spares::open(root.path().join("spare"), max);
+            Self { root, spares }
+        }
+
+        /// A folder as a task leaves it.
+        fn folder(&self, name: &str) -> PathBuf {
+            let folder = self.root.path().join(name);
+            for dir in [folder.clone(), folder.join(WORK)] {
+                DirBuilder::new().mode(0o700).create(dir).unwrap();
+            }
+            for name in [JOURNAL, STDOUT, STDERR] {
+                write(&folder.join(name), name.as_bytes());
+            }
+            folder
+        }
+    }
+
+    fn write(path: &Path, content: &[u8]) {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).mode(0o600).open(path).unwrap();
+        io::Write::write_all(&mut file, content).unwrap();
+    }
+
+    /// Children that other tests fork meanwhile hold every file of this process until their exec.
+    fn kept(spares: &Spares, folder: &Path) -> bool {
+        (0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            spares.keep(folder)
+        })
+    }
+
+    #[test]
+    fn a_kept_folder_is_as_new() {
+        let place = Place::new(2);
+        let folder = place.folder("a");
+        std::fs::create_dir_all(folder.join("work/deep")).unwrap();
+        std::fs::write(folder.join("work/deep/file"), "x").unwrap();
+        let inodes =
+            |folder: &Path| [JOURNAL, STDOUT, STDERR].map(|name| std::fs::metadata(folder.join(name)).unwrap().ino());
+        let before = inodes(&folder);
+        assert!(kept(&place.spares, &folder));
+        assert!(!folder.exists());
+
+        let next = place.root.path().join("b");
+        assert!(place.spares.take(&next).unwrap());
+        assert_eq!(inodes(&next), before);
+        assert!(!next.join(WORK).exists());
+        assert_eq!(std::fs::metadata(&next).unwrap().mode() & 0o777, 0o700);
+        for name in [JOURNAL, STDOUT, STDERR] {
+            let meta = std::fs::metadata(next.join(name)).unwrap();
+            assert_eq!((meta.len(), meta.mode() & 0o777), (0, 0o600), "{name}");
+        }
+        assert!(!place.spares.take(&place.root.path().join("c")).unwrap());
+    }
+
+    #[test]
+    fn a_folder_that_is_not_as_the_runner_made_it_is_not_kept() {
+        type Change = fn(&Path);
+        let changes: [(&str, Change); 9] = [
+            ("large", |f| write(&f.join(STDOUT), &vec![0; 64 * 1024 + 1])),
+            ("missing", |f| std::fs::remove_file(f.join(STDERR)).unwrap()),
+            ("without a journal", |f| std::fs::remove_file(f.join(JOURNAL)).unwrap()),
+            ("more", |f| write(&f.join("more"), b"")),
+            ("linked", |f| {
+                std::fs::hard_link(f.join(STDOUT), f.with_extension("link")).unwrap();
+            }),
+            ("elsewhere", |f| {
+                std::fs::rename(f.join(STDOUT), f.with_extension("moved")).unwrap();
+                std::os::unix::fs::symlink(f.with_extension("moved"), f.join(STDOUT)).unwrap();
+            }),
+            ("file", |f| {
+                std::fs::set_permissions(f.join(STDERR), Permissions::from_mode(0o644)).unwrap();
+            }),
+            ("folder", |f| {
+                std::fs::set_permissions(f, Permissions::from_mode(0o755)).unwrap();
+            }),
+            ("work is a link", |f| {
+                std::fs::remove_dir(f.join(WORK)).unwrap();
+                std::os::unix::fs::symlink("/", f.join(WORK)).unwrap();
+                write(&f.join("more"), b"");
+            }),
+        ];
+        for (what, change) in changes {
+            let place = Place::new(2);
+            let folder = place.folder("a");
+            change(&folder);
+            assert!(!place.spares.keep(&folder), "{what}");
+            assert!(folder.exists(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_open_elsewhere_is_not_kept() {
+        let place = Place::new(9);
+        for name in [STDOUT, STDERR] {
+            for write in [false, true] {
+                let folder = place.folder(&format!("{name}{write}"));
+                let open = OpenOptions::new().read(!write).write(write).open(folder.join(name));
+                assert!(!place.spares.keep(&folder), "{name} {write}");
+                drop(open.unwrap());
+                assert!(kept(&place.spares, &folder), "{name} {write}");
+            }
+        }
+    }
+
+    #[test]
+    fn somebody_who_opens_a_file_at_this_moment_waits_and_does_no_harm() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        write(&path, b"");
+        let mine = OpenOptions::new().write(true).open(&path).unwrap();
+        assert!((0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            lease(&mine, libc::F_WRLCK)
+        }));
+        let opening = std::thread::spawn(move || File::open(path).map(drop));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!opening.is_finished());
+        assert!(lease(&mine, libc::F_UNLCK));
+        opening.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn there_are_never_more_than_the_limit() {
+        let place = Place::new(1);
+        let (a, b) = (place.folder("a"), place.folder("b"));
+        assert!(kept(&place.spares, &a));
+        assert!(!place.spares.keep(&b));
+        assert!(place.spares.take(&place.root.path().join("c")).unwrap());
+        assert!(kept(&place.spares, &b));
+    }
+
+    #[test]
+    fn what_is_there_is_not_replaced() {
+        let place = Place::new(1);
+        assert!(kept(&place.spares, &place.folder("a")));
+        let empty = place.root.path().join("empty");
+        std::fs::create_dir(&empty).unwrap();
+        let refused = place.spares.take(&empty).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
+        assert!(place.spares.take(&place.root.path().join("b")).unwrap());
+    }
+
+    #[test]
+    fn what_an_earlier_process_kept_is_deleted() {
+        let place = Place::new(1);
+        assert!(kept(&place.spares, &place.folder("a")));
+        let next = Spares::open(place.root.path().join("spare"), 1);
+        assert_eq!(std::fs::read_dir(&next.dir).unwrap().count(), 0);
+        assert!(!next.take(&place.root.path().join("b")).unwrap());
+    }
+}
