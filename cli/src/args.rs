@@ -1,17 +1,22 @@
 //! The command line. Values are checked here as far as one value alone can be wrong, so that the
 //! message names its option; what depends on other things is checked where it is used.
 
-use crate::url::Url;
+use crate::url::{DEFAULT_PORT, Url};
+use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use systole_shared::clock::now_ms;
+use systole_shared::error::Invalid;
 use systole_shared::id::Target;
 use systole_shared::limits::{PRIORITY_MAX, RETRIES_MAX, SLOTS_MAX};
 use systole_shared::task::TaskState;
 use systole_shared::time::{parse_duration, parse_time};
+
+/// A wrong value is repeated up to this length.
+const ECHO_CHARS_MAX: usize = 60;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -131,6 +136,68 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The value as far as a message may repeat it.
+fn brief(text: &str) -> String {
+    if text.chars().count() <= ECHO_CHARS_MAX {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(ECHO_CHARS_MAX - 1).collect();
+    short.push('…');
+    short
+}
+
+/// The message of a check in `shared`, which repeats the value quoted or as it is.
+fn brief_message(invalid: Invalid, text: &str) -> String {
+    if text.chars().count() <= ECHO_CHARS_MAX {
+        return invalid.message;
+    }
+    let quoted = format!("{:?}", brief(text));
+    invalid
+        .message
+        .replace(&format!("{text:?}"), &quoted)
+        .replace(text, &brief(text))
+}
+
+/// The command line, or why it is none; a value that is wrong is not repeated at length.
+pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line).map_err(|mut error| {
+        if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) {
+            let value = brief(value);
+            error.insert(ContextKind::InvalidValue, ContextValue::String(value));
+        }
+        error
+    })
+}
+
+fn number(text: &str, max: u32) -> Result<u32, String> {
+    match text.parse::<i64>() {
+        Ok(number) => u32::try_from(number)
+            .ok()
+            .filter(|&number| number <= max)
+            .ok_or_else(|| format!("{number} is out of range; write 0 to {max}")),
+        Err(_) => Err(format!("{} is no number; write 0 to {max}", brief(text))),
+    }
+}
+
+fn priority(text: &str) -> Result<u32, String> {
+    number(text, PRIORITY_MAX)
+}
+
+fn retries(text: &str) -> Result<u32, String> {
+    number(text, RETRIES_MAX)
+}
+
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
+        format!(
+            "{:?} is no IP address with port; write for example 127.0.0.1:{}",
+            brief(text),
+            port.unwrap_or(DEFAULT_PORT)
+        )
+    })
+}
+
 fn time(text: &str) -> Result<i64, String> {
     parse_time(text, now_ms())
 }
@@ -163,7 +230,7 @@ fn count(text: &str) -> Result<u64, String> {
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
-    systole_shared::task::spec::parse_label(text, "label").map_err(|invalid| invalid.message)
+    systole_shared::task::spec::parse_label(text, "label").map_err(|invalid| brief_message(invalid, text))
 }
 
 fn env_var(text: &str) -> Result<(String, String), String> {
@@ -174,25 +241,25 @@ fn env_var(text: &str) -> Result<(String, String), String> {
 }
 
 fn target(text: &str) -> Result<Target, String> {
-    Target::parse(text, "runner").map_err(|invalid| invalid.message)
+    Target::parse(text, "runner").map_err(|invalid| brief_message(invalid, text))
 }
 
 fn word(text: &str) -> Result<String, String> {
     systole_shared::task::spec::check_word(text, "")
         .map(|()| text.to_owned())
-        .map_err(|invalid| invalid.message)
+        .map_err(|invalid| brief_message(invalid, text))
 }
 
 fn host(text: &str) -> Result<String, String> {
     systole_shared::id::check_host(text, "")
         .map(|()| text.to_owned())
-        .map_err(|invalid| invalid.message)
+        .map_err(|invalid| brief_message(invalid, text))
 }
 
 fn reason(text: &str) -> Result<String, String> {
     systole_shared::task::spec::check_text(text, "", systole_shared::limits::REASON_CHARS_MAX)
         .map(|()| text.to_owned())
-        .map_err(|invalid| invalid.message)
+        .map_err(|invalid| brief_message(invalid, text))
 }
 
 fn key(text: &str) -> Result<String, String> {
@@ -201,7 +268,7 @@ fn key(text: &str) -> Result<String, String> {
     }
     systole_shared::task::spec::check_text(text, "", systole_shared::limits::KEY_CHARS_MAX)
         .map(|()| text.to_owned())
-        .map_err(|invalid| invalid.message)
+        .map_err(|invalid| brief_message(invalid, text))
 }
 
 fn state(text: &str) -> Result<TaskState, String> {
@@ -222,8 +289,8 @@ fn task_id(text: &str) -> Result<i64, String> {
 
 /// Whether somebody wrote `run echo hello` and means `run -- echo hello`.
 pub fn forgot_dashes(error: &clap::Error, mut line: impl Iterator<Item = OsString>) -> bool {
-    let is_word = match error.get(clap::error::ContextKind::InvalidArg) {
-        Some(clap::error::ContextValue::String(argument)) => !argument.starts_with('-'),
+    let is_word = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         _ => false,
     };
     error.kind() == clap::error::ErrorKind::UnknownArgument
@@ -300,7 +367,7 @@ Ctrl-C stops the runner first (its tasks are ended and reported), then the sched
 A second Ctrl-C exits at once.")]
 pub struct UpArgs {
     /// Where the scheduler listens
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410", value_parser = listen)]
     pub listen: SocketAddr,
     /// Tasks at once [default: number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
@@ -358,7 +425,7 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "URL")]
     pub database: Option<String>,
     /// Where the scheduler listens
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410", value_parser = listen)]
     pub listen: SocketAddr,
     /// Certificate chain, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -447,7 +514,7 @@ pub struct TaskArgs {
     #[arg(long, value_name = "HOST[/SLOT]", value_parser = target)]
     pub runner: Option<Target>,
     /// 0 to 9, higher first [default: 5]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(PRIORITY_MAX)))]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = priority)]
     pub priority: Option<u32>,
     /// Not before this time
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, conflicts_with = "delay")]
@@ -474,7 +541,7 @@ pub struct TaskArgs {
     #[arg(long, value_name = "K", value_parser = key)]
     pub key: Option<String>,
     /// Retries after a failure; each is a new task
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=i64::from(RETRIES_MAX)))]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = retries)]
     pub retry: Option<u32>,
     /// From the end of an attempt to the next
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration, requires = "retry")]
@@ -625,7 +692,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     fn parse(line: &[&str]) -> Result<Cli, String> {
-        Cli::try_parse_from(std::iter::once("systole").chain(line.iter().copied())).map_err(|error| {
+        super::parse(std::iter::once("systole").chain(line.iter().copied())).map_err(|error| {
             assert_eq!(error.exit_code(), 2, "{line:?}");
             error.to_string()
         })
@@ -681,6 +748,56 @@ mod tests {
         ] {
             let error = parse(line).expect_err(&format!("{line:?} must be refused"));
             assert!(error.contains(option), "{line:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_bad_value_says_what_to_write() {
+        for (line, text) in [
+            (&["up", "--listen", "7512"][..], "write for example 127.0.0.1:7512"),
+            (
+                &["up", "--listen", "localhost:7512"],
+                "write for example 127.0.0.1:7512",
+            ),
+            (&["scheduler", "--listen", "x"], "write for example 127.0.0.1:7410"),
+            (&["run", "--priority", "x", "--", "x"], "x is no number; write 0 to 9"),
+            (
+                &["run", "--priority", "10", "--", "x"],
+                "10 is out of range; write 0 to 9",
+            ),
+            (
+                &["run", "--priority", "-1", "--", "x"],
+                "-1 is out of range; write 0 to 9",
+            ),
+            (&["run", "--retry", "x", "--", "x"], "x is no number; write 0 to 100"),
+            (
+                &["run", "--retry", "-1", "--", "x"],
+                "-1 is out of range; write 0 to 100",
+            ),
+            (&["ls", "--url", "http://"], "names no host"),
+        ] {
+            let error = parse(line).expect_err(&format!("{line:?} must be refused"));
+            assert!(error.contains(text), "{line:?}: {error}");
+            assert!(!error.contains("tip:"), "{line:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_not_repeated_whole() {
+        let (word, text) = ("Q".repeat(5_000), "é\"".repeat(5_000));
+        for (option, value) in [
+            ("--queue", &word),
+            ("--queue", &text),
+            ("--reason", &text),
+            ("--key", &text),
+            ("--tag", &text),
+            ("--runner", &text),
+            ("--require", &text),
+            ("--priority", &word),
+        ] {
+            let error = parse(&["run", option, value, "--", "x"]).expect_err("refused");
+            assert!(error.contains(option) && error.contains('…'), "{error}");
+            assert!(error.chars().count() < 500, "{option}: {error}");
         }
     }
 

@@ -26,6 +26,8 @@ pub const NO_VERDICT: u8 = 125;
 pub const TASK_NOT_STARTED: u8 = 126;
 pub const PROGRAM_NOT_FOUND: u8 = 127;
 pub const INTERRUPTED: u8 = 130;
+/// SIGTERM ended `run` itself.
+pub const TERMINATED: u8 = 143;
 
 /// How `run` and `wait` end for this task, which must have ended (or its child, in CALLBACK).
 pub fn of_task(task: &v1::Task) -> u8 {

@@ -15,7 +15,6 @@ mod service;
 mod spec;
 mod url;
 
-use clap::Parser as _;
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn parse() -> args::Cli {
-    args::Cli::try_parse().unwrap_or_else(|error| {
+    args::parse(std::env::args_os()).unwrap_or_else(|error| {
         // If nobody reads this, there is nobody to tell.
         let _ = error.print();
         if args::forgot_dashes(&error, std::env::args_os()) {

@@ -4,10 +4,15 @@ use crate::args::{LogArgs, LogFormat};
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
+use std::time::Duration;
 use systole_shared::error::Code;
 use systole_shared::limits::{LABELS_MAX, QUEUES_MAX, SLOTS_MAX};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 use tracing_subscriber::EnvFilter;
+
+/// Two signals within this time are one: wrappers such as `timeout` signal the process and then its group.
+const SIGNALS_APART: Duration = Duration::from_millis(500);
 
 /// Starts the log on stderr.
 pub fn start_log(args: &LogArgs, no_color: bool) -> Result<(), Failure> {
@@ -23,6 +28,8 @@ pub fn start_log(args: &LogArgs, no_color: bool) -> Result<(), Failure> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // A terminal that has gone takes no complaint about a lost line either: it would end in a panic.
+        .log_internal_errors(false)
         .with_ansi(color);
     let started = match args.log {
         LogFormat::Text => builder.try_init(),
@@ -35,6 +42,33 @@ pub fn start_log(args: &LogArgs, no_color: bool) -> Result<(), Failure> {
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// `None` where it is ignored, as under `nohup`.
+    hangup: Option<Signal>,
+    told: Told,
+}
+
+/// When the last signal came that counts.
+#[derive(Default)]
+struct Told(Option<Instant>);
+
+impl Told {
+    /// Whether a signal at `now` is one of its own.
+    fn counts(&mut self, now: Instant) -> bool {
+        let counts = self.0.is_none_or(|last| now.duration_since(last) >= SIGNALS_APART);
+        if counts {
+            self.0 = Some(now);
+        }
+        counts
+    }
+}
+
+/// Whether this process was started with SIGHUP ignored. It is ignored after this call.
+#[expect(unsafe_code, reason = "the signal disposition of the process has no safe interface")]
+fn hangup_is_ignored() -> bool {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: SIG_IGN installs no handler of ours, so no code can run at an unsafe moment.
+    let before = unsafe { signal(Signal::SIGHUP, SigHandler::SigIgn) };
+    matches!(before, Ok(SigHandler::SigIgn))
 }
 
 impl Signals {
@@ -44,15 +78,32 @@ impl Signals {
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
+            hangup: if hangup_is_ignored() {
+                None
+            } else {
+                Some(listen(SignalKind::hangup())?)
+            },
+            told: Told::default(),
         })
     }
 
     /// The number of the next one.
     pub async fn next(&mut self) -> i32 {
-        let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
-        tokio::select! {
-            _ = self.interrupt.recv() => interrupt.as_raw_value(),
-            _ = self.terminate.recv() => terminate.as_raw_value(),
+        loop {
+            let hangup = async {
+                match &mut self.hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let kind = tokio::select! {
+                _ = self.interrupt.recv() => SignalKind::interrupt(),
+                _ = self.terminate.recv() => SignalKind::terminate(),
+                _ = hangup => SignalKind::hangup(),
+            };
+            if self.told.counts(Instant::now()) {
+                return kind.as_raw_value();
+            }
         }
     }
 
@@ -96,6 +147,14 @@ pub fn queues(queues: &[String]) -> Result<Vec<String>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn signals_close_together_are_one() {
+        let begin = Instant::now();
+        let mut told = Told::default();
+        let counted = [0, 1, 499, 500, 999, 1_000, 9_000].map(|ms| told.counts(begin + Duration::from_millis(ms)));
+        assert_eq!(counted, [true, false, false, true, false, true, true]);
+    }
 
     #[test]
     fn labels_and_queues_name_their_option() {

@@ -9,11 +9,14 @@ use std::time::Duration;
 use systole_proto::convert::spec_to_wire;
 use systole_proto::v1;
 use systole_shared::error::Code;
+use systole_shared::limits::DURATION_MS_MAX;
 use systole_shared::task::{Retry, TaskSpec};
+use systole_shared::time::format_utc;
 
 /// The submission. It always has a key: a submit that is repeated over a new connection must not run twice.
 pub fn submission(args: &TaskArgs, now_ms: i64) -> Result<v1::SubmitRequest, Failure> {
     let spec = task_spec(args)?;
+    check_at(spec.run_at_ms, now_ms)?;
     spec.validate(now_ms)?;
     Ok(v1::SubmitRequest {
         items: vec![v1::SubmitItem {
@@ -22,6 +25,17 @@ pub fn submission(args: &TaskArgs, now_ms: i64) -> Result<v1::SubmitRequest, Fai
         }],
         reason: args.reason.clone().unwrap_or_default(),
     })
+}
+
+/// The contract has this rule too, but its sentence does not repeat the time.
+fn check_at(at_ms: Option<i64>, now_ms: i64) -> Result<(), Failure> {
+    match at_ms {
+        Some(at) if at.saturating_sub(now_ms) > i64::try_from(DURATION_MS_MAX).unwrap_or(i64::MAX) => {
+            let message = format!("--at: {} is more than 366 days ahead", format_utc(at));
+            Err(Failure::usage(message).with_code(Code::InvalidField))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
@@ -203,6 +217,10 @@ mod tests {
     fn mistakes_name_the_option() {
         for (line, begin) in [
             (&["--at", "2020-01-01T00:00:00Z", "--", "x"][..], "--at: "),
+            (
+                &["--at", "2099-01-01T00:00:00Z", "--", "x"],
+                "--at: 2099-01-01T00:00:00.000Z is more than 366 days ahead",
+            ),
             (&["--dir", "relative", "--", "x"], "--dir: "),
             (&["--callback", "ftp://x", "--", "x"], "--callback: "),
             (&["--env", "SYSTOLE_X=1", "--", "x"], "--env: "),

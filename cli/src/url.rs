@@ -18,7 +18,15 @@ pub struct Url {
 impl Url {
     /// Parses `http://HOST[:PORT]` or `https://HOST[:PORT]`; the error says what to write.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let text = text.trim().trim_end_matches('/');
+        let text = text.trim();
+        if let Some((_, rest)) = text.split_once("://")
+            && (rest.is_empty() || rest.starts_with(['/', ':', '?']))
+        {
+            return Err(format!(
+                "{text:?} names no host; write for example http://127.0.0.1:{DEFAULT_PORT}"
+            ));
+        }
+        let text = text.trim_end_matches('/');
         let Some((scheme, rest)) = text.split_once("://") else {
             let example = if text.is_empty() { "127.0.0.1:7410" } else { text };
             return Err(format!(
@@ -116,6 +124,14 @@ mod tests {
     fn a_missing_scheme_is_an_error_that_says_what_to_write() {
         let error = Url::parse("10.0.0.5:7410").expect_err("no scheme");
         assert!(error.contains("write http://10.0.0.5:7410"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_host_is_named() {
+        for text in ["http://", "https://", "http:///", "http://:7410"] {
+            let error = Url::parse(text).expect_err("no host");
+            assert!(error.contains("names no host; write for example http://"), "{error}");
+        }
     }
 
     #[test]

@@ -38,8 +38,7 @@ CREATE TABLE host (
   facts TEXT NOT NULL,
   boot_id TEXT NOT NULL,
   clock_skew_ms BIGINT NOT NULL DEFAULT 0,
-  registered_at_ms BIGINT NOT NULL,
-  left_at_ms BIGINT
+  registered_at_ms BIGINT NOT NULL
 );
 
 -- One slot of a host. A beat acts only after it won this row with its start_no and a higher seq; that

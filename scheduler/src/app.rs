@@ -153,6 +153,7 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("admission", Arc::clone(ctx), admit::run));
     tokio::spawn(loops::keep_running("callbacks", Arc::clone(ctx), callbacks::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));
+    tokio::spawn(loops::keep_running("pulse", Arc::clone(ctx), poll::pulse));
     tokio::spawn(loops::keep_running("watchdog", Arc::clone(ctx), watchdog::run));
     tokio::spawn(loops::keep_running("reaper", Arc::clone(ctx), reaper::run));
     tokio::spawn(loops::keep_running("retention", Arc::clone(ctx), retention::run));

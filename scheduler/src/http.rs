@@ -191,6 +191,11 @@ pub async fn serve(
 async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: axum::Router, closing: CancellationToken) {
     // Small answers must not wait for more bytes to send.
     drop(stream.set_nodelay(true));
+    // Somebody who connects and says nothing must not hold a place.
+    let spoke = tokio::time::timeout(HANDSHAKE_MAX, stream.peek(&mut [0])).await;
+    if !matches!(spoke, Ok(Ok(1..))) {
+        return;
+    }
     match tls {
         None => drive(TokioIo::new(stream), router, closing).await,
         Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {

@@ -13,6 +13,8 @@ use systole_shared::policy::lane::{Labels, Lane, serves};
 const HINT_AGE: Duration = Duration::from_secs(5);
 /// All scans begin at the very first key again after this, in case one did.
 const REWIND_EVERY: Duration = Duration::from_secs(60);
+/// The same for a lane whose scan found nothing.
+const REWIND_EMPTY_EVERY: Duration = Duration::from_secs(1);
 /// Lanes that one claim scans for one group.
 const LANES_PER_CLAIM_MAX: usize = 32;
 /// One claim in this many goes by age instead of priority.
@@ -174,6 +176,9 @@ impl Lanes {
         hosts: impl IntoIterator<Item = &'a str>,
     ) -> ClaimPlan {
         let mut inner = self.lock();
+        inner.claims += 1;
+        let claims = inner.claims;
+        let by_age = claims.is_multiple_of(BY_AGE_EVERY);
         let mut plan = ClaimPlan::default();
         for host in hosts {
             if let Some(&wake_no) = inner.targets.get(host) {
@@ -182,12 +187,11 @@ impl Lanes {
         }
         for id in groups.into_iter().collect::<HashSet<_>>() {
             let Some(group) = inner.groups.get(id) else { continue };
-            let lanes: Vec<LanePlan> = group
+            let mut lanes: Vec<LanePlan> = group
                 .lanes
                 .iter()
                 .filter_map(|lane_id| inner.lanes.get(lane_id).map(|state| (*lane_id, state)))
                 .filter(|(_, state)| state.awake)
-                .take(LANES_PER_CLAIM_MAX)
                 .map(|(lane_id, state)| LanePlan {
                     lane_id,
                     priority: state.lane.priority,
@@ -195,13 +199,21 @@ impl Lanes {
                     wake_no: state.wake_no,
                 })
                 .collect();
+            if by_age && !lanes.is_empty() {
+                // Each such claim begins further on, so that no lane is beyond reach for ever.
+                let turn = usize::try_from(claims / BY_AGE_EVERY)
+                    .unwrap_or(0)
+                    .wrapping_mul(LANES_PER_CLAIM_MAX);
+                let at = turn % lanes.len();
+                lanes.rotate_left(at);
+            }
+            lanes.truncate(LANES_PER_CLAIM_MAX);
             if !plan.targets.is_empty() {
                 plan.serves.insert(id, group.lanes.iter().copied().collect());
             }
             plan.lanes.insert(id, lanes);
         }
-        inner.claims += 1;
-        plan.by_age = inner.claims.is_multiple_of(BY_AGE_EVERY);
+        plan.by_age = by_age;
         plan
     }
 
@@ -229,7 +241,13 @@ impl Lanes {
 
 impl LaneState {
     fn saw(&mut self, now: Instant, first_ms: Option<i64>) {
-        if now.duration_since(self.rewound) >= REWIND_EVERY {
+        // A lane that looks empty is scanned from its beginning next time: something may lie behind.
+        let every = if first_ms.is_none() {
+            REWIND_EMPTY_EVERY
+        } else {
+            REWIND_EVERY
+        };
+        if now.duration_since(self.rewound) >= every {
             self.rewound = now;
             self.from_ms = 0;
             self.firsts.clear();

@@ -37,6 +37,8 @@ pub struct Entry {
     pub idle: bool,
     pub task_id: Option<i64>,
     pub deadline: Instant,
+    /// Cordoned when it was last looked at: not offered until everything is offered again.
+    aside: bool,
     sender: oneshot::Sender<Answer>,
 }
 
@@ -120,6 +122,7 @@ impl Parked {
             idle: park.idle,
             task_id: park.task_id,
             deadline: park.deadline,
+            aside: false,
             sender,
         };
         if self.draining.load(Ordering::SeqCst) {
@@ -150,9 +153,10 @@ impl Parked {
             let keys: Vec<Key> = inner
                 .entries
                 .values()
-                .filter(|entry| entry.idle && targets.contains(&entry.key.0))
+                .filter(|entry| entry.idle && !entry.aside && targets.contains(&entry.key.0))
                 .map(|entry| entry.key.clone())
-                .take(limit)
+                // The rest is for those that anybody's work fits.
+                .take(limit.div_ceil(2))
                 .collect();
             taken.extend(keys.iter().filter_map(|key| inner.entries.remove(key)));
         }
@@ -179,7 +183,8 @@ impl Parked {
         let draining = self.draining.load(Ordering::SeqCst);
         let mut inner = self.lock();
         let mut answered = Vec::new();
-        for entry in entries {
+        for mut entry in entries {
+            entry.aside = !offer_again;
             if draining || entry.deadline <= now || entry.sender.is_closed() || inner.entries.contains_key(&entry.key) {
                 answered.push(entry);
                 continue;
@@ -200,7 +205,8 @@ impl Parked {
     pub fn offer_all(&self) {
         let mut inner = self.lock();
         let mut idle: HashMap<usize, VecDeque<(Key, i64)>> = HashMap::new();
-        for entry in inner.entries.values().filter(|entry| entry.idle) {
+        for entry in inner.entries.values_mut().filter(|entry| entry.idle) {
+            entry.aside = false;
             idle.entry(entry.group)
                 .or_default()
                 .push_back((entry.key.clone(), entry.seq));

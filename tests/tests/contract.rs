@@ -49,6 +49,11 @@ on_both_databases!(
     a_watch_tells_every_end,
     every_call_needs_a_token,
     every_statement_prepares_on_both_databases,
+    a_task_given_again_to_a_restarted_runner_ends_with_its_result,
+    a_live_task_that_no_runner_holds_is_ended_as_lost,
+    a_task_aimed_at_a_cordoned_host_neither_spins_nor_blocks_others,
+    an_upload_and_a_result_with_the_same_bytes_lose_nothing,
+    a_watch_by_filter_misses_none_of_a_large_batch,
     any_store_call_may_fail_and_the_task_still_ends_once,
     a_task_whose_commit_came_late_is_claimed_within_a_second,
 );
@@ -746,6 +751,7 @@ async fn output_is_stored_once_whatever_is_sent_twice(db: TestDb) {
     for (from, to, stored) in [(0, 400, 400), (0, 400, 400), (200, 700, 700), (900, 1_000, 700)] {
         let request = v1::UploadOutputRequest {
             chunks: vec![chunk(from, to)],
+            host: "a".into(),
             ..Default::default()
         };
         let answer = runner
@@ -774,12 +780,165 @@ async fn output_is_stored_once_whatever_is_sent_twice(db: TestDb) {
         .results
         .remove(0);
     assert_eq!(refused.error.expect("no task").code, "NOTFOUND_004");
+    // Another host has no business with it.
+    let foreign = v1::UploadOutputRequest {
+        chunks: vec![chunk(700, 800)],
+        host: "b".into(),
+        ..Default::default()
+    };
+    let refused = runner
+        .client
+        .upload_output(foreign)
+        .await
+        .expect("upload")
+        .into_inner()
+        .results
+        .remove(0);
+    assert_eq!(refused.error.expect("not its task").code, "NOTFOUND_004");
     let mut result = runner.success(id);
     result.stdout_bytes = 1_000;
     result.output = vec![chunk(600, 1_000)];
     runner.ended(result).await;
     assert_eq!(read_all(&replica, id, 0).await, bytes);
     assert_eq!(read_all(&replica, id, 333).await, bytes[333..]);
+    replica.stop().await;
+}
+
+async fn a_task_given_again_to_a_restarted_runner_ends_with_its_result(db: TestDb) {
+    // The answer with RUN_NEW dies with the process; the next start of the same boot is given the task, and
+    // its result names that start.
+    let replica = Replica::start(&db).await;
+    let id = replica.submit(command(&["true"])).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    assert_eq!(runner.take().await.task_id, id);
+    runner.beat.start_no = 2;
+    runner.beat.seq = 0;
+    assert_eq!(runner.idle().await.run.expect("the same task").task_id, id);
+    let result = runner.success(id);
+    assert_eq!(result.dispatched_start_no, 2);
+    assert_eq!(runner.ended(result).await.acknowledged, [id]);
+    assert_eq!(replica.state(id).await, S::Finished);
+    let next = replica.submit(command(&["true"])).await;
+    assert_eq!(runner.take().await.task_id, next, "the slot is free");
+    replica.stop().await;
+}
+
+async fn a_live_task_that_no_runner_holds_is_ended_as_lost(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let id = replica.submit(command(&["true"])).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    runner.take().await;
+    // Cannot happen; if it did, the task must not hang and the slot must not be poisoned.
+    db.sql("UPDATE runner SET task_id = NULL");
+    let next = replica.submit(command(&["true"])).await;
+    assert_eq!(
+        replica.until_state(id, S::Failed).await.outcome.expect("outcome").kind,
+        "runner_lost"
+    );
+    assert_eq!(runner.take().await.task_id, next);
+    replica.stop().await;
+}
+
+async fn a_task_aimed_at_a_cordoned_host_neither_spins_nor_blocks_others(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let mut aimed_at = SimRunner::new(&replica, "a", 0);
+    aimed_at.idle().await;
+    let cordon = v1::CordonRequest {
+        runners: vec!["a".into()],
+        reason: String::new(),
+    };
+    replica.admin().cordon(cordon).await.expect("cordon");
+    let parked = tokio::spawn(async move { aimed_at.idle_parked(900).await });
+    let spec = v1::TaskSpec {
+        target_host: "a".into(),
+        ..command(&["true"])
+    };
+    let pinned = replica.submit(spec).await;
+    let mut other = SimRunner::new(&replica, "b", 0);
+    other.idle().await;
+    let waiting = tokio::spawn(async move { other.idle_parked(900).await });
+    until("both are parked", || async {
+        (replica.running.context.parked_beats() == 2).then_some(())
+    })
+    .await;
+    let id = replica.submit(command(&["true"])).await;
+    assert_eq!(waiting.await.expect("beat").run.map(|run| run.task_id), Some(id));
+    assert_eq!(parked.await.expect("beat").command(), v1::Command::GoOn);
+    assert_eq!(replica.state(pinned).await, S::Queued);
+    replica.stop().await;
+}
+
+async fn an_upload_and_a_result_with_the_same_bytes_lose_nothing(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    for _ in 0..15 {
+        let id = replica.submit(command(&["true"])).await;
+        assert_eq!(runner.take().await.task_id, id);
+        let chunk = |to: usize| v1::OutputChunk {
+            task_id: id,
+            stream: v1::OutputStream::Stdout.into(),
+            offset: 0,
+            data: vec![b'x'; to],
+        };
+        let upload = v1::UploadOutputRequest {
+            chunks: vec![chunk(1)],
+            host: "a".into(),
+            ..Default::default()
+        };
+        let mut result = runner.success(id);
+        result.stdout_bytes = 300;
+        result.output = vec![chunk(300)];
+        let mut client = runner.client.clone();
+        let (uploaded, ended) = tokio::join!(client.upload_output(upload), runner.ended(result));
+        uploaded.expect("upload");
+        assert_eq!(ended.acknowledged, [id]);
+        assert_eq!(read_all(&replica, id, 0).await.len(), 300);
+    }
+    replica.stop().await;
+}
+
+async fn a_watch_by_filter_misses_none_of_a_large_batch(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let mut watch = replica
+        .tasks()
+        .watch(v1::WatchRequest::default())
+        .await
+        .expect("watch")
+        .into_inner();
+    let items = vec![
+        v1::SubmitItem {
+            spec: Some(command(&["true"])),
+            key: String::new(),
+        };
+        2_500
+    ];
+    let request = v1::SubmitRequest {
+        items,
+        reason: String::new(),
+    };
+    let ids: std::collections::HashSet<i64> = replica
+        .tasks()
+        .submit(request)
+        .await
+        .expect("submit")
+        .into_inner()
+        .results
+        .iter()
+        .map(|result| result.id)
+        .collect();
+    let mut seen = std::collections::HashSet::new();
+    while seen.len() < ids.len() {
+        let message = tokio::time::timeout(systole_tests::wait::WAIT_MAX, watch.message());
+        let task = message
+            .await
+            .expect("in time")
+            .expect("state")
+            .and_then(|m| m.task)
+            .expect("task");
+        seen.insert(task.id);
+    }
+    assert_eq!(seen, ids);
+    drop(watch);
     replica.stop().await;
 }
 

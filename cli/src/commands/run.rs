@@ -35,24 +35,70 @@ pub async fn run(global: &Global, args: &TaskArgs) -> Result<u8, Failure> {
     let request = spec::submission(args, systole_shared::clock::now_ms())?;
     let client = Arc::new(Client::new(global)?);
     // Before the submission: from here on Ctrl-C must not leave a task behind without a word.
-    let mut interrupts = signal(SignalKind::interrupt())
-        .map_err(|error| Failure::unexpected(format!("Ctrl-C cannot be caught: {error}")))?;
+    let mut signals = Signals::new()?;
     let notes = Arc::new(Notes::new(output.quiet));
-    let (submitted, interrupted) = submit(&client, request, &mut interrupts, &notes).await?;
+    let (submitted, interrupted) = submit(&client, request, &mut signals, &notes).await?;
+    output::submitted(submitted.id);
+    // Only a key that somebody chose can be known to them.
+    if submitted.existing && args.key.is_some() {
+        notes.line(&format!(
+            "task {}  this key was submitted before; this is its output",
+            submitted.id
+        ));
+    }
     let mut run = Run::new(client, output, notes, submitted.id);
     if interrupted {
         run.interrupt();
     }
-    let exit = run.follow(&mut interrupts).await?;
-    run.write_answer();
+    let exit = run.follow(&mut signals).await?;
+    if !run.terminated {
+        run.write_answer();
+    }
     Ok(exit)
+}
+
+/// The signals that `run` answers.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+enum Told {
+    /// Ctrl-C.
+    Interrupt,
+    /// SIGTERM.
+    Terminate,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen =
+            |kind| signal(kind).map_err(|error| Failure::unexpected(format!("Ctrl-C cannot be caught: {error}")));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.interrupt.recv() => Told::Interrupt,
+            _ = self.terminate.recv() => Told::Terminate,
+        }
+    }
+}
+
+/// Left before the answer to the submission came.
+fn left_early(exit: u8, key: &str) -> Failure {
+    let message = format!("left before the scheduler answered: the task may have been submitted (key {key})");
+    Failure::new(exit, message)
 }
 
 /// Submits, and notes whether Ctrl-C was pressed meanwhile. A second Ctrl-C does not wait for the answer.
 async fn submit(
     client: &Client,
     request: v1::SubmitRequest,
-    interrupts: &mut Signal,
+    signals: &mut Signals,
     notes: &Notes,
 ) -> Result<(v1::SubmitResult, bool), Failure> {
     let key = request.items.first().map(|item| item.key.clone()).unwrap_or_default();
@@ -61,16 +107,14 @@ async fn submit(
     loop {
         tokio::select! {
             result = &mut submit => return result.map(|result| (result, interrupted.is_some())),
-            _ = interrupts.recv() => match interrupted {
-                None => {
+            told = signals.next() => match (told, interrupted) {
+                (Told::Terminate, _) => return Err(left_early(exit_code::TERMINATED, &key)),
+                (Told::Interrupt, None) => {
                     interrupted = Some(Instant::now());
                     notes.line("the task is cancelled as soon as the scheduler answers; press Ctrl-C again to leave it");
                 }
-                Some(first) if first.elapsed() < INTERRUPTS_APART => {}
-                Some(_) => {
-                    let message = format!("left before the scheduler answered: the task may have been submitted (key {key})");
-                    return Err(Failure::new(exit_code::INTERRUPTED, message));
-                }
+                (Told::Interrupt, Some(first)) if first.elapsed() < INTERRUPTS_APART => {}
+                (Told::Interrupt, Some(_)) => return Err(left_early(exit_code::INTERRUPTED, &key)),
             },
         }
     }
@@ -95,6 +139,8 @@ struct Run {
     /// When Ctrl-C was pressed.
     interrupted: Option<Instant>,
     cancel_confirmed: Arc<AtomicBool>,
+    /// SIGTERM came: nothing more is written to stdout, which may be stuck.
+    terminated: bool,
 }
 
 impl Run {
@@ -113,11 +159,12 @@ impl Run {
             told_running: false,
             interrupted: None,
             cancel_confirmed: Arc::default(),
+            terminated: false,
         }
     }
 
     /// Follows the chain to its end and returns how to exit.
-    async fn follow(&mut self, interrupts: &mut Signal) -> Result<u8, Failure> {
+    async fn follow(&mut self, signals: &mut Signals) -> Result<u8, Failure> {
         let follow = Follow {
             chain: true,
             is_over,
@@ -130,10 +177,14 @@ impl Run {
             tokio::select! {
                 Some(event) = states.events.recv() => self.state(event)?,
                 Some(event) = output.events.recv() => self.output(event)?,
-                _ = interrupts.recv() => match self.interrupted {
-                    None => self.interrupt(),
-                    Some(first) if first.elapsed() < INTERRUPTS_APART => {}
-                    Some(_) => {
+                told = signals.next() => match (told, self.interrupted) {
+                    (Told::Terminate, _) => {
+                        self.terminate();
+                        return Ok(exit_code::TERMINATED);
+                    }
+                    (Told::Interrupt, None) => self.interrupt(),
+                    (Told::Interrupt, Some(first)) if first.elapsed() < INTERRUPTS_APART => {}
+                    (Told::Interrupt, Some(_)) => {
                         self.leave();
                         return Ok(exit_code::INTERRUPTED);
                     }
@@ -348,6 +399,17 @@ impl Run {
                 }
             }
         });
+    }
+
+    /// SIGTERM: says what is left behind.
+    fn terminate(&mut self) {
+        self.terminated = true;
+        if self.interrupted.is_some() {
+            self.leave();
+        } else if !self.tasks.get(&self.current).is_some_and(is_over) {
+            self.notes
+                .line(&format!("task {0} goes on; systole cancel {0} ends it", self.current));
+        }
     }
 
     /// The second Ctrl-C: says what is left behind.

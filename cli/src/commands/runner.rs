@@ -52,6 +52,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         }
         _ = signals.next() => {}
     }
+    output::note("systole: stopping the runner; its tasks are ended and reported");
     shutdown.cancel();
     signals.or_exit(running).await.map_err(failure)?;
     Ok(exit_code::OK)

@@ -49,8 +49,10 @@ fn describe(task: &v1::Task, now: u64, colored: bool) -> String {
         what(&mut sheet, spec);
     }
     history(&mut sheet, task, now);
-    if task.stdout_bytes + task.stderr_bytes > 0 {
-        let (stdout, stderr) = (text::size(task.stdout_bytes), text::size(task.stderr_bytes));
+    let stdout = (task.stdout_bytes, task.stdout_dropped_bytes);
+    let stderr = (task.stderr_bytes, task.stderr_dropped_bytes);
+    if stdout != (0, 0) || stderr != (0, 0) {
+        let (stdout, stderr) = (stored(stdout), stored(stderr));
         sheet.add(
             "output",
             format!("stdout {stdout}, stderr {stderr}: systole logs {}", task.id),
@@ -73,6 +75,16 @@ fn describe(task: &v1::Task, now: u64, colored: bool) -> String {
         );
     }
     sheet.0
+}
+
+/// The size of a stream's stored bytes, and of those that are not stored.
+fn stored((bytes, dropped): (u64, u64)) -> String {
+    let size = text::size(bytes);
+    if dropped == 0 {
+        size
+    } else {
+        format!("{size} ({} more were written than are stored)", text::size(dropped))
+    }
 }
 
 fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
@@ -173,6 +185,22 @@ fn with_who(time: &str, who: &str, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn output_that_was_cut_says_what_is_missing() {
+        let mut task = v1::Task {
+            id: 12,
+            stdout_bytes: 8 << 20,
+            stdout_dropped_bytes: 11 << 20,
+            ..v1::Task::default()
+        };
+        let text = describe(&task, 0, false);
+        let line =
+            "  output     stdout 8.0 MiB (11 MiB more were written than are stored), stderr 0 B: systole logs 12\n";
+        assert!(text.contains(line), "{text}");
+        task.stdout_dropped_bytes = 0;
+        assert!(describe(&task, 0, false).contains("stdout 8.0 MiB, stderr 0 B: "));
+    }
 
     #[test]
     fn a_task_is_shown_without_what_is_not_set() {

@@ -11,6 +11,7 @@ pub async fn run(global: &Global, args: &TaskArgs) -> Result<u8, Failure> {
     let request = spec::submission(args, systole_shared::clock::now_ms())?;
     let client = Client::new(global)?;
     let result = client.submit(request).await?;
+    output::submitted(result.id);
     let submitted = json::Submitted {
         id: result.id.to_string(),
         existing: result.existing,

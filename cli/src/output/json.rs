@@ -71,6 +71,9 @@ pub struct Task {
     pub waiting_for: Option<String>,
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
+    /// Written by the command beyond what is stored.
+    pub stdout_dropped_bytes: u64,
+    pub stderr_dropped_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -225,6 +228,8 @@ impl From<&v1::Task> for Task {
             waiting_for: text(&task.waiting_for),
             stdout_bytes: task.stdout_bytes,
             stderr_bytes: task.stderr_bytes,
+            stdout_dropped_bytes: task.stdout_dropped_bytes,
+            stderr_dropped_bytes: task.stderr_dropped_bytes,
         }
     }
 }
@@ -381,6 +386,8 @@ mod tests {
             state: state_to_wire(TaskState::Running) as i32,
             created_at_ms: 1_800_000_000_000,
             host: "db-01".into(),
+            stdout_dropped_bytes: 3,
+            stderr_dropped_bytes: 4,
             spec: Some(v1::TaskSpec {
                 command: vec!["echo".into()],
                 timeout_ms: 5_000,
@@ -406,6 +413,8 @@ mod tests {
         assert_eq!(task["state"], json!("RUNNING"));
         assert_eq!(task["created_at"], json!("2027-01-15T08:00:00.000Z"));
         assert_eq!(task["slot"], json!(0));
+        assert_eq!(task["stdout_dropped_bytes"], json!(3));
+        assert_eq!(task["stderr_dropped_bytes"], json!(4));
         assert_eq!(task["spec"]["timeout_ms"], json!(5_000));
         assert_eq!(task["spec"]["require"], json!({"gpu": "1"}));
     }
@@ -461,7 +470,9 @@ mod tests {
                 "started_at",
                 "state",
                 "stderr_bytes",
+                "stderr_dropped_bytes",
                 "stdout_bytes",
+                "stdout_dropped_bytes",
                 "submit_reason",
                 "submitted_by",
                 "waiting_for"

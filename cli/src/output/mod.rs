@@ -13,6 +13,10 @@ pub mod text;
 
 use crate::args::{Format, Global};
 use std::io::{IsTerminal as _, Write as _};
+use std::sync::OnceLock;
+
+/// The task that this process submitted.
+static SUBMITTED: OnceLock<i64> = OnceLock::new();
 
 /// How this command was asked to write.
 #[derive(Clone, Debug)]
@@ -58,10 +62,25 @@ pub fn terminal_width(stderr: bool) -> Option<u16> {
     table.width().filter(|&width| width > 0)
 }
 
+/// From here on, an error of stdout names this task: nobody must submit it again because its id was lost.
+pub fn submitted(id: i64) {
+    let _ = SUBMITTED.set(id);
+}
+
+/// What to say when stdout takes no more.
+fn lost(submitted: Option<i64>, cause: &str) -> String {
+    let what = submitted.map_or_else(String::new, |id| format!("task {id} was submitted, but "));
+    format!("{what}the output cannot be written: {cause}")
+}
+
 /// Data for stdout.
 pub fn data(bytes: &[u8]) {
     let mut stdout = std::io::stdout().lock();
     if let Err(error) = stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        // Without this answer the id is known to nobody, even if its reader went on purpose.
+        if error.kind() == std::io::ErrorKind::BrokenPipe && SUBMITTED.get().is_some() {
+            self::error(&lost(SUBMITTED.get().copied(), "its reader has gone"));
+        }
         give_up(&error);
     }
 }
@@ -86,10 +105,7 @@ pub fn give_up(error: &std::io::Error) -> ! {
     if error.kind() == std::io::ErrorKind::BrokenPipe {
         end_by_closed_pipe();
     }
-    self::error(&format!(
-        "the output cannot be written: {}",
-        crate::failure::io_cause(error)
-    ));
+    self::error(&lost(SUBMITTED.get().copied(), &crate::failure::io_cause(error)));
     std::process::exit(i32::from(crate::exit_code::NO));
 }
 
@@ -101,4 +117,18 @@ pub fn end_by_closed_pipe() -> ! {
     let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
     let _ = raise(Signal::SIGPIPE);
     std::process::exit(128 + Signal::SIGPIPE as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_output_names_the_submitted_task() {
+        assert_eq!(lost(None, "no space"), "the output cannot be written: no space");
+        assert_eq!(
+            lost(Some(650), "no space"),
+            "task 650 was submitted, but the output cannot be written: no space"
+        );
+    }
 }

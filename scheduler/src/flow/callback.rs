@@ -55,7 +55,8 @@ impl Sender {
             Err(Failure::Again(error)) => Settled::Again(error, backoff_ms(self.config.backoff, delivery.tries)),
         };
         if let Settled::Failed(error) = &settled {
-            tracing::warn!(task = delivery.task_id, url = delivery.url, error, "callback given up");
+            // Not the URL: its path may be a secret.
+            tracing::warn!(task = delivery.task_id, error, "callback given up");
         }
         match ctx.db.settle_callback(delivery.task_id, settled).await {
             Ok(done) => ctx.wake.changed(done.into_iter().collect()),

@@ -69,9 +69,9 @@ async fn round(ctx: &Arc<Context>, size: usize) -> Option<Progress> {
             ctx.wake
                 .changed(given.claimed.runs.iter().map(|run| run.task_id).collect());
             let (fed, unfed) = hand_out(ctx, entries, given);
-            Some(if unfed == 0 {
+            Some(if fed > 0 && unfed == 0 {
                 Progress::AllFed
-            } else if fed > 0 || ctx.lanes.awake().0.len() < groups.len() {
+            } else if fed > 0 || unfed == 0 || ctx.lanes.awake().0.len() < groups.len() {
                 Progress::Some
             } else {
                 Progress::None

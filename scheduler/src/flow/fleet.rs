@@ -7,7 +7,7 @@ use systole_shared::policy::why::RunnerView;
 
 /// One word for what a runner is.
 pub fn state(row: &RunnerRow, lost_after_ms: i64) -> &'static str {
-    if row.left_at_ms.is_some() || (row.leaving && row.task_id.is_none()) {
+    if row.leaving && row.task_id.is_none() {
         "left"
     } else if row.age_ms >= lost_after_ms {
         "lost"
@@ -25,7 +25,12 @@ pub fn labels(row: &RunnerRow) -> Labels {
 }
 
 pub fn queues(row: &RunnerRow) -> Vec<String> {
-    serde_json::from_str(&row.queues).unwrap_or_default()
+    let queues: Vec<String> = serde_json::from_str(&row.queues).unwrap_or_default();
+    if queues.is_empty() {
+        vec!["default".into()]
+    } else {
+        queues
+    }
 }
 
 /// For explanations of waiting tasks.

@@ -9,10 +9,10 @@ use super::{Refusal, after_end};
 use crate::context::Context;
 use crate::parked::{Answer, Park};
 use crate::store::beats::{self, Registration, RunnerKey, RunnerRow, RunnerWrite};
-use crate::store::claims::{self, ClaimPlan, Claimed, Offer, Run};
+use crate::store::claims::{self, Again, ClaimPlan, Claimed, Offer, Run};
 use crate::store::finish::{self, End, Ended, LiveTask};
 use crate::store::output::{self, Chunk, Stream};
-use crate::store::{Class, StoreError, Tx};
+use crate::store::{Class, StoreError, Tx, read};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -151,7 +151,7 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
     let may_park = park && acknowledged.is_empty() && beat.unanswered == 0 && !beat.leaving && !beat.park.is_zero();
     if !may_park || ctx.draining.is_cancelled() {
         return Ok(Reply {
-            answer: pace(ctx, &beat, answer),
+            answer: pace(ctx, &beat, answer, !acknowledged.is_empty()),
             acknowledged,
         });
     }
@@ -162,12 +162,12 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
 }
 
 /// When to beat again after an answer that could not be held back.
-fn pace(ctx: &Context, beat: &Beat, answer: Answer) -> Answer {
+fn pace(ctx: &Context, beat: &Beat, answer: Answer, acknowledges: bool) -> Answer {
     match answer {
         // Somewhere else, and not all at once.
         Answer::GoOn(0) if ctx.draining.is_cancelled() => Answer::GoOn(rand::random_range(200..1_000)),
-        // It hears again: the next beat may be parked.
-        Answer::GoOn(0) if beat.unanswered > 0 => Answer::GoOn(100),
+        // It hears again, or was told only what is recorded: the next beat may be parked.
+        Answer::GoOn(0) if beat.unanswered > 0 || acknowledges => Answer::GoOn(50),
         Answer::GoOn(0) => Answer::GoOn(u64::try_from(ctx.beat_ms()).unwrap_or(u64::MAX)),
         other => other,
     }
@@ -313,7 +313,7 @@ fn stale_answer() -> Done {
     }
 }
 
-/// Runs one transaction; a value that the database refuses spoils only its own beat: the batch is halved
+/// Runs one transaction; a value that the database refuses, or a corrupt row, spoils only its own beat: the batch is halved
 /// until the culprit is alone.
 async fn settle(ctx: &Arc<Context>, waiting: Vec<Waiting>) {
     let mut stack = vec![waiting];
@@ -325,7 +325,7 @@ async fn settle(ctx: &Arc<Context>, waiting: Vec<Waiting>) {
                     drop(sender.send(Ok(done)));
                 }
             }
-            Err(StoreError::Data(_)) if waiting.len() > 1 => {
+            Err(StoreError::Data(_) | StoreError::Corrupt { .. }) if waiting.len() > 1 => {
                 let rest = waiting.split_off(waiting.len() / 2);
                 stack.push(rest);
                 stack.push(waiting);
@@ -364,12 +364,7 @@ async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<
             beats.iter().map(|beat| beat.registration.host.as_str()),
         )
     });
-    let mut newest = ctx.newest_task_id.load(Ordering::Relaxed);
-    if beats.iter().any(|beat| beat.max_task_id > newest) {
-        // Another replica stored it a moment ago, or the database was set back.
-        newest = newest.max(ctx.db.newest_task_id().await?);
-        ctx.newest_task_id.fetch_max(newest, Ordering::Relaxed);
-    }
+    let newest = ctx.newest_task_id.load(Ordering::Relaxed);
     let (beats_in, plan_in) = (Arc::clone(&beats), Arc::clone(&plan));
     let outcome = ctx
         .db
@@ -400,6 +395,11 @@ struct Turn<'a> {
 
 /// The transaction.
 async fn act(tx: &mut Tx, beats: &[Arc<Beat>], plan: &ClaimPlan, newest: i64) -> Result<Outcome, StoreError> {
+    let mut newest = newest;
+    if beats.iter().any(|beat| beat.max_task_id > newest) {
+        // Another replica stored it a moment ago, or the database was set back.
+        newest = read::newest_task_id(tx).await?;
+    }
     let keys: Vec<RunnerKey> = beats
         .iter()
         .map(|beat| RunnerKey {
@@ -433,20 +433,10 @@ async fn act(tx: &mut Tx, beats: &[Arc<Beat>], plan: &ClaimPlan, newest: i64) ->
     store_output(tx, beats, &work.recorded).await?;
 
     offer_tasks(tx, &mut turns, plan, &mut outcome).await?;
-    repeat_run_new(tx, &mut turns, &work.again).await?;
+    repeat_run_new(tx, &mut turns, &rows, &work.again).await?;
 
     let writes: Vec<RunnerWrite> = turns.iter().flatten().map(|turn| turn.write.clone()).collect();
     beats::win_runners(tx, &writes).await?;
-    let left: Vec<RunnerKey> = turns
-        .iter()
-        .flatten()
-        .filter(|turn| turn.beat.leaving && turn.write.task_id.is_none())
-        .map(|turn| RunnerKey {
-            host: turn.write.host.clone(),
-            slot: turn.write.slot,
-        })
-        .collect();
-    beats::mark_left(tx, &left).await?;
 
     outcome.done = turns
         .into_iter()
@@ -536,7 +526,7 @@ fn decide<'a>(
                 None => answer(Said::Idle, Subject::Nothing),
             }
         }
-        Said::Running => answer(Said::Running, named(beat, row, tasks)?),
+        Said::Running => answer(Said::Running, named(beat, row, turn.write.task_id, tasks)?),
         // The result was settled above; what is left is what to say of the named task.
         Said::Finished | Said::Failed => {
             if turn.acknowledged.contains(&beat.task_id) {
@@ -577,18 +567,19 @@ fn again<'a>(
 }
 
 /// The relation of the task that a RUNNING beat names to this runner.
-fn named(beat: &Beat, row: &RunnerRow, tasks: &HashMap<i64, LiveTask>) -> Result<Subject, StoreError> {
+fn named(
+    beat: &Beat,
+    row: &RunnerRow,
+    holds: Option<i64>,
+    tasks: &HashMap<i64, LiveTask>,
+) -> Result<Subject, StoreError> {
     let Some(task) = tasks.get(&beat.task_id) else {
         return Ok(Subject::Unknown);
     };
     let state = task.state()?;
     let here = task.host.as_deref() == Some(row.host.as_str()) && task.slot == Some(row.slot);
     // A live task is this runner's only if its row says so; an ended one by where it was dispatched.
-    let mine = if state.is_held() {
-        row.task_id == Some(task.id)
-    } else {
-        here
-    };
+    let mine = if state.is_held() { holds == Some(task.id) } else { here };
     Ok(if mine { Subject::Mine(state) } else { Subject::Foreign })
 }
 
@@ -644,8 +635,12 @@ fn record(
             turn.acknowledged.push(task.id);
         }
         (Step::Reset(ResetReason::Ack), _) => turn.acknowledged.push(result.task_id),
-        (Step::Reset(reason), _) => turn.answer = Some(Answer::Reset(result.task_id, reason)),
-        (other, _) => return Err(StoreError::Other(format!("a result cannot lead to {other:?}"))),
+        (Step::Reset(reason), _) => {
+            // Nothing of the store changes: what the row holds, it holds on.
+            turn.answer = Some(Answer::Reset(result.task_id, reason));
+            return Ok(());
+        }
+        (other, _) => return Err(StoreError::Data(format!("a result cannot lead to {other:?}"))),
     }
     if turn.write.task_id == Some(result.task_id) {
         free(turn);
@@ -712,7 +707,7 @@ fn take_step(
         (Step::ChildGone, Some(task)) => settle_held(task, end::child_gone(), turn, work),
         (Step::Stopped, Some(task)) => settle_held(task, end::stopped(task.terminating(), false), turn, work),
         (Step::Started | Step::Redeliver | Step::ChildGone | Step::Stopped | Step::Ended | Step::KeepLateResult, _) => {
-            return Err(StoreError::Other(format!("{step:?} without a task")));
+            return Err(StoreError::Data(format!("{step:?} without a task")));
         }
     }
     Ok(())
@@ -831,13 +826,23 @@ async fn offer_tasks(
 async fn repeat_run_new(
     tx: &mut Tx,
     turns: &mut [Result<Turn<'_>, Done>],
+    rows: &HashMap<(String, i64), RunnerRow>,
     again: &HashMap<i64, u32>,
 ) -> Result<(), StoreError> {
     if again.is_empty() {
         return Ok(());
     }
-    let ids: Vec<i64> = again.keys().copied().collect();
-    let runs: HashMap<i64, Run> = claims::run_again(tx, &ids)
+    let again_to: Vec<Again> = rows
+        .values()
+        .filter_map(|row| {
+            let id = row.task_id.filter(|id| again.contains_key(id))?;
+            Some(Again {
+                id,
+                start_no: row.start_no,
+            })
+        })
+        .collect();
+    let runs: HashMap<i64, Run> = claims::run_again(tx, &again_to)
         .await?
         .into_iter()
         .map(|run| (run.task_id, run))

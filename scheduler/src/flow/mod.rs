@@ -68,6 +68,10 @@ pub fn after_end(ctx: &Context, ended: &Ended) {
         .map(|next| next.lane_id)
         .collect();
     let targets: Vec<String> = queued.iter().filter_map(|next| next.target_host.clone()).collect();
+    if let Some(newest) = ended.successors.iter().map(|next| next.id).max() {
+        ctx.newest_task_id
+            .fetch_max(newest, std::sync::atomic::Ordering::Relaxed);
+    }
     ctx.wake.work(&lanes, &targets);
     if queued.len() < ended.successors.len() {
         ctx.wake.admit.notify_one();

@@ -54,12 +54,6 @@ pub async fn submit(
     by: &str,
     reason: &str,
 ) -> Result<Vec<Result<Stored, Refusal>>, Refusal> {
-    if ctx.draining.is_cancelled() {
-        return Err(Refusal::new(
-            Code::Draining,
-            "this scheduler is stopping; send the call again, another one takes it",
-        ));
-    }
     let by: Arc<str> = by.into();
     let reason: Option<Arc<str>> = (!reason.is_empty()).then(|| reason.into());
     let now = now_ms();

@@ -123,6 +123,7 @@ async fn watch_matching(
     // States are looked at here, not in the query: a task must be seen when it leaves them too.
     let wanted = filter.states.clone();
     let mut newest = ctx.db.newest_task_id().await?;
+    let mut recent: HashSet<i64> = HashSet::new();
     let live_now = Filter {
         states: TaskState::ALL
             .into_iter()
@@ -133,20 +134,14 @@ async fn watch_matching(
     let (rows, _) = ctx.db.list(Arc::new(live_now), WATCH_TASKS_MAX).await?;
     let mut live: HashSet<i64> = rows.iter().map(|row| row.id).collect();
     for row in rows {
+        recent.insert(row.id);
         told.states.insert(row.id, row.state()?);
     }
     loop {
-        let fresh = Filter {
-            states: Vec::new(),
-            above_id: Some(newest),
-            ..filter.clone()
-        };
-        let (rows, _) = ctx.db.list(Arc::new(fresh), PAGE_MAX).await?;
-        if let Some(row) = rows.first() {
-            newest = row.id;
-        }
+        let rows = new_since(ctx, &filter, newest, &mut recent).await?;
+        newest = newest.max(recent.iter().copied().max().unwrap_or(0));
         let room = WATCH_TASKS_MAX.saturating_sub(live.len());
-        live.extend(rows.iter().map(|row| row.id).take(room));
+        live.extend(rows.into_iter().take(room));
         let (mut news, _) = told.news(ctx, live.iter().copied().collect()).await?;
         news.sort_unstable();
         if wanted.is_empty() {
@@ -177,6 +172,37 @@ async fn watch_matching(
             return Ok(());
         }
     }
+}
+
+/// Ids become visible out of order; this many below the newest are looked at again.
+const ID_OVERLAP: i64 = 1_000;
+
+/// Ids of tasks that came since the last look. `recent` are those that were seen before.
+async fn new_since(
+    ctx: &Context,
+    filter: &Filter,
+    newest: i64,
+    recent: &mut HashSet<i64>,
+) -> Result<Vec<i64>, Refusal> {
+    let mut fresh = Vec::new();
+    let mut below_id = None;
+    loop {
+        let page = Filter {
+            states: Vec::new(),
+            above_id: Some(newest - ID_OVERLAP),
+            below_id,
+            ..filter.clone()
+        };
+        let (rows, more) = ctx.db.list(Arc::new(page), PAGE_MAX).await?;
+        below_id = rows.last().map(|row| row.id);
+        fresh.extend(rows.iter().map(|row| row.id).filter(|id| recent.insert(*id)));
+        if !more || fresh.len() >= WATCH_TASKS_MAX {
+            break;
+        }
+    }
+    let highest = recent.iter().copied().max().unwrap_or(0).max(newest);
+    recent.retain(|id| *id > highest - 2 * ID_OVERLAP);
+    Ok(fresh)
 }
 
 /// Waits for a change or for the next look. False: the watcher is gone.

@@ -94,7 +94,7 @@ impl RunnerService for Runners {
         let answers = self
             .ctx
             .db
-            .upload(Arc::new(chunks))
+            .upload(request.host, Arc::new(chunks))
             .await
             .map_err(|error| status(&Refusal::from(error)))?;
         self.ctx.wake.changed(ids.clone());

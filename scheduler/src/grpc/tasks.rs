@@ -338,6 +338,8 @@ fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::sto
         waiting_for: why(row, state, &spec, fleet),
         stdout_bytes: bytes(row.stdout_bytes),
         stderr_bytes: bytes(row.stderr_bytes),
+        stdout_dropped_bytes: bytes(row.stdout_total).saturating_sub(bytes(row.stdout_bytes)),
+        stderr_dropped_bytes: bytes(row.stderr_total).saturating_sub(bytes(row.stderr_bytes)),
         spec: Some(spec_to_wire(&spec)),
     })
 }

@@ -14,17 +14,22 @@ const DEBOUNCE: Duration = Duration::from_millis(10);
 const PING_EVERY: Duration = Duration::from_secs(15);
 /// A poll that took long is repeated only after this many times its length.
 const REST_FACTOR: u32 = 20;
+/// … but never later than this.
+const REST_MAX: Duration = Duration::from_secs(10);
 /// Lane ids become visible out of order; this many below the newest are read again.
 const LANE_OVERLAP: i64 = 100;
 
 pub async fn run(ctx: Arc<Context>) {
     loop {
         let began = Instant::now();
-        match tick(&ctx).await {
-            Ok(()) => ctx.health.committed(),
-            Err(error) => tracing::warn!(%error, "poll"),
-        }
-        let rest = ctx.config.timing.poll.max(began.elapsed() * REST_FACTOR);
+        let poll = ctx.config.timing.poll;
+        let rest = match tick(&ctx).await {
+            Ok(()) => poll.max((began.elapsed() * REST_FACTOR).min(REST_MAX)),
+            Err(error) => {
+                tracing::warn!(%error, "poll");
+                poll
+            }
+        };
         tokio::select! {
             () = tokio::time::sleep(rest) => {}
             () = ctx.wake.poll.notified() => {}
@@ -33,10 +38,22 @@ pub async fn run(ctx: Arc<Context>) {
     }
 }
 
+/// Proves again and again that this replica can commit. On a quiet cluster nothing else does.
+pub async fn pulse(ctx: Arc<Context>) {
+    loop {
+        // A write: a database that reads but does not commit must not look healthy.
+        match ctx.db.tick(ctx.replica.clone()).await {
+            Ok(()) => ctx.health.committed(),
+            Err(error) => tracing::warn!(%error, "pulse"),
+        }
+        if !super::pause(&ctx, ctx.config.timing.poll).await {
+            return;
+        }
+    }
+}
+
 /// Looks at everything that a notification may have told.
 async fn tick(ctx: &Context) -> Result<(), StoreError> {
-    // A write: a database that reads but does not commit must not look healthy.
-    ctx.db.tick(ctx.replica.clone()).await?;
     ctx.tokens.set(ctx.db.tokens().await?);
     for (id, lane) in ctx.db.lanes_after(ctx.lanes.newest() - LANE_OVERLAP).await? {
         ctx.lanes.add(id, lane);
@@ -88,6 +105,7 @@ pub async fn notifier(ctx: Arc<Context>) {
 pub async fn listener(ctx: Arc<Context>) {
     let mut backoff = Duration::from_millis(100);
     loop {
+        let began = Instant::now();
         match listen(&ctx).await {
             Ok(()) => return,
             Err(error) => {
@@ -102,7 +120,12 @@ pub async fn listener(ctx: Arc<Context>) {
         if !super::pause(&ctx, backoff).await {
             return;
         }
-        backoff = (backoff * 2).min(Duration::from_secs(5));
+        // A session that held for a while says that the trouble is over.
+        backoff = if began.elapsed() > PING_EVERY {
+            Duration::from_millis(100)
+        } else {
+            (backoff * 2).min(Duration::from_secs(5))
+        };
     }
 }
 

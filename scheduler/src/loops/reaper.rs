@@ -88,6 +88,10 @@ impl Reaper {
     /// Tasks whose host was taken over by another process: nothing proves that their children are dead, so
     /// they get the same time as those of a lost runner.
     async fn end_orphans(&mut self, ctx: &Context, now: i64) -> Result<(), StoreError> {
+        let strays = ctx.db.orphan_strays().await?;
+        if !strays.is_empty() {
+            tracing::error!(tasks = ?strays, "live tasks that no runner holds: this is a bug, and they are ended as lost");
+        }
         let rows = ctx.db.orphans().await?;
         let limit = ctx.lost_after_ms();
         self.orphans.retain(|id, _| rows.iter().any(|row| row.id == *id));

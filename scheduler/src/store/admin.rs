@@ -174,6 +174,9 @@ struct OutputSize {
     bytes: i64,
 }
 
+/// Output that one step drops at most, and the last task it touches: the writer must not be held for long.
+const OUTPUT_STEP_BYTES: u64 = 32 * 1024 * 1024;
+
 /// What one step of the clean-up did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cleaned {
@@ -262,10 +265,10 @@ impl Db {
         .await
     }
 
-    /// One bounded step: deletes ended tasks among the next 500 after `cursor` that ended before `keep_ms` ago.
+    /// One bounded step: deletes ended tasks among the next 100 after `cursor` that ended before `keep_ms` ago.
     /// Ids rise with creation, so the walk stops at the first task that is too young to have expired.
     pub async fn clean_tasks(&self, cursor: i64, keep_ms: i64) -> Result<Cleaned, StoreError> {
-        const STEP: i64 = 500;
+        const STEP: i64 = 100;
         let rows: Vec<OldTask> = self
             .read("old_tasks", move |tx| {
                 Box::pin(async move { tx.all(&OLD_TASKS, vec![cursor.into(), STEP.into()]).await })
@@ -322,7 +325,7 @@ impl Db {
                 let mut freed = 0;
                 let mut ids = Vec::new();
                 for row in rows {
-                    if freed >= excess {
+                    if freed >= excess.min(OUTPUT_STEP_BYTES) {
                         break;
                     }
                     freed += u64::try_from(row.bytes).unwrap_or(0);

@@ -58,11 +58,30 @@ static LATE_RESULT: Sql = Sql::new(
 );
 static LOCK_HOST: Sql = Sql::new(
     "lock_host",
-    "SELECT instance_id, start_no, left_at_ms FROM host WHERE host = $1 {for_update}",
+    "SELECT instance_id, start_no FROM host WHERE host = $1 {for_update}",
 );
 static HOST_SILENCE: Sql = Sql::new(
     "host_silence",
-    "SELECT COALESCE({now} - max(seen_ms), 0) AS silent_ms FROM runner WHERE host = $1",
+    "SELECT COALESCE({now} - max(seen_ms), 0) AS silent_ms, count(*) AS slots, \
+       CAST(COALESCE(sum(CASE WHEN leaving AND task_id IS NULL THEN 0 ELSE 1 END), 0) AS BIGINT) AS staying \
+     FROM runner WHERE host = $1",
+);
+/// The rows change hands as they are: no beat may act on them meanwhile.
+static LOCK_RUNNERS_OF: Sql = Sql::new(
+    "lock_runners_of",
+    "SELECT slot AS id FROM runner WHERE host = $1 ORDER BY slot {for_update}",
+);
+/// Two replicas may see a new host at once: the second finds it and decides again.
+static PUT_NEW_HOST: Sql = Sql::new(
+    "put_new_host",
+    "INSERT INTO host (host, instance_id, start_no, slots, queues, labels, version, facts, boot_id, clock_skew_ms, registered_at_ms) \
+     VALUES ($1, $2, $3, 0, '[]', '{}', '', '', '', 0, 0) ON CONFLICT DO NOTHING",
+);
+/// Live tasks that no runner row holds do not occur. If one did, it would never end: it goes to the reaper.
+static ORPHAN_STRAYS: Sql = Sql::new(
+    "orphan_strays",
+    "UPDATE task SET orphaned_at_ms = {now} WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NULL AND NOT EXISTS ( \
+       SELECT 1 FROM runner AS r WHERE r.host = task.host AND r.slot = task.slot AND r.task_id = task.id) RETURNING id",
 );
 static PUT_HOST: Sql = Sql::new(
     "put_host",
@@ -73,7 +92,7 @@ static PUT_HOST: Sql = Sql::new(
      FROM {each:$1} WHERE TRUE \
      ON CONFLICT (host) DO UPDATE SET instance_id = excluded.instance_id, start_no = excluded.start_no, slots = excluded.slots, \
        queues = excluded.queues, labels = excluded.labels, version = excluded.version, facts = excluded.facts, \
-       boot_id = excluded.boot_id, clock_skew_ms = excluded.clock_skew_ms, registered_at_ms = excluded.registered_at_ms, left_at_ms = NULL",
+       boot_id = excluded.boot_id, clock_skew_ms = excluded.clock_skew_ms, registered_at_ms = excluded.registered_at_ms",
 );
 static ORPHAN_TASKS: Sql = Sql::new(
     "orphan_tasks",
@@ -97,11 +116,6 @@ static PUT_RUNNERS: Sql = Sql::new(
     "put_runners",
     "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms) \
      SELECT $1, CAST(e.value AS BIGINT), $2, $3, 0, {now} FROM {each:$4} WHERE TRUE ON CONFLICT DO NOTHING",
-);
-static HOSTS_LEFT: Sql = Sql::new(
-    "hosts_left",
-    "UPDATE host SET left_at_ms = {now} WHERE left_at_ms IS NULL AND host IN (SELECT e.value->>'host' FROM {each:$1}) \
-       AND NOT EXISTS (SELECT 1 FROM runner WHERE runner.host = host.host AND NOT (runner.leaving AND runner.task_id IS NULL))",
 );
 static RUNNERS_SEEN: Sql = Sql::new(
     "runners_seen",
@@ -144,7 +158,9 @@ pub static STATEMENTS: &[&Sql] = &[
     &FREE_RUNNERS,
     &DROP_SURPLUS,
     &PUT_RUNNERS,
-    &HOSTS_LEFT,
+    &LOCK_RUNNERS_OF,
+    &PUT_NEW_HOST,
+    &ORPHAN_STRAYS,
     &RUNNERS_SEEN,
     &LOCK_RUNNER_AS_SEEN,
     &ORPHANS,
@@ -254,14 +270,6 @@ pub async fn free_runner(tx: &mut Tx, host: &str, slot: i64, task_id: i64) -> Re
         .map(drop)
 }
 
-/// Marks hosts as left whose slots have all said goodbye.
-pub async fn mark_left(tx: &mut Tx, hosts: &[RunnerKey]) -> Result<(), StoreError> {
-    if hosts.is_empty() {
-        return Ok(());
-    }
-    tx.exec(&HOSTS_LEFT, vec![batch(hosts)?]).await.map(drop)
-}
-
 /// The first beat of a process, or of a slot.
 #[derive(Clone, Debug, Serialize)]
 pub struct Registration {
@@ -285,12 +293,14 @@ pub struct Registration {
 struct HostRow {
     instance_id: String,
     start_no: i64,
-    left_at_ms: Option<i64>,
 }
 
 #[derive(sqlx::FromRow)]
 struct Silence {
     silent_ms: i64,
+    slots: i64,
+    /// Slots that did not say goodbye, or still hold a task.
+    staying: i64,
 }
 
 /// A runner as the reaper reads it.
@@ -334,6 +344,16 @@ impl Db {
             Box::pin(async move { tx.all(&RUNNERS_SEEN, vec![]).await })
         })
         .await
+    }
+
+    /// Hands live tasks that no runner row holds to the reaper. Each is a bug, and named as such.
+    pub async fn orphan_strays(&self) -> Result<Vec<i64>, StoreError> {
+        let rows: Vec<OnlyId> = self
+            .write("orphan_strays", Class::Api, |tx| {
+                Box::pin(async move { tx.all(&ORPHAN_STRAYS, vec![]).await })
+            })
+            .await?;
+        Ok(rows.into_iter().map(|row| row.id).collect())
     }
 
     pub async fn orphans(&self) -> Result<Vec<OrphanRow>, StoreError> {
@@ -383,11 +403,13 @@ pub async fn lock_as_seen(
 
 async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreError> {
     let row: Option<HostRow> = tx.opt(&LOCK_HOST, vec![new.host.as_str().into()]).await?;
+    tx.all::<OnlyId>(&LOCK_RUNNERS_OF, vec![new.host.as_str().into()])
+        .await?;
     let silence: Silence = tx.one(&HOST_SILENCE, vec![new.host.as_str().into()]).await?;
     let holder = row.map(|row| Holder {
         instance_id: row.instance_id,
         start_no: row.start_no,
-        left: row.left_at_ms.is_some(),
+        left: silence.slots > 0 && silence.staying == 0,
         silent_ms: silence.silent_ms,
     });
     let identity = identify(holder.as_ref(), &new.instance_id, new.start_no, new.beat_ms);
@@ -395,6 +417,17 @@ async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreErro
         Identity::Old | Identity::Taken => return Ok(identity),
         Identity::Holder => {}
         Identity::New => {
+            let key = vec![
+                new.host.as_str().into(),
+                new.instance_id.as_str().into(),
+                new.start_no.into(),
+            ];
+            if tx.exec(&PUT_NEW_HOST, key).await? == 0 {
+                return Err(StoreError::Collision(format!(
+                    "host {} was registered meanwhile",
+                    new.host
+                )));
+            }
             tx.exec(&PUT_HOST, vec![batch(&[new])?]).await?;
         }
         Identity::Restart | Identity::Successor => {

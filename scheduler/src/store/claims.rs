@@ -21,7 +21,9 @@ static SCAN_TARGETS: Sql = Sql::new(
     "scan_targets",
     "SELECT id, target_host, target_slot, lane_id FROM task WHERE status = 2 AND target_host IS NOT NULL \
        AND target_host IN (SELECT e.value->>'host' FROM {each:$1}) \
-     ORDER BY priority DESC, eligible_at_ms, id LIMIT $2 {skip_locked}",
+       AND (target_slot IS NULL OR target_host || '/' || CAST(target_slot AS TEXT) IN (SELECT e.value->>'runner' FROM {each:$1})) \
+       AND lane_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$2}) \
+     ORDER BY priority DESC, eligible_at_ms, id LIMIT $3 {skip_locked}",
 );
 static DISPATCH: Sql = Sql::new(
     "dispatch",
@@ -33,8 +35,10 @@ static DISPATCH: Sql = Sql::new(
 );
 static RUN_AGAIN: Sql = Sql::new(
     "run_again",
-    "SELECT id, host, slot, spec, attempt, root_id FROM task WHERE status = 3 \
-       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+    "UPDATE task SET start_no = x.start_no \
+     FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
+     WHERE task.id = x.id AND task.status = 3 \
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
 );
 
 pub static STATEMENTS: &[&Sql] = &[&SCAN_LANE, &SCAN_TARGETS, &DISPATCH, &RUN_AGAIN];
@@ -160,12 +164,10 @@ struct PairJson<'a> {
 }
 
 #[derive(Serialize)]
-struct HostJson<'a> {
+struct FreeJson<'a> {
     host: &'a str,
+    runner: String,
 }
-
-/// Targeted tasks that one claim looks at.
-const TARGETS_PER_CLAIM_MAX: i64 = 1_000;
 
 /// Gives tasks to free runners. The caller has locked their rows and writes `task_id` into them.
 pub async fn claim(tx: &mut Tx, offers: &[Offer], plan: &ClaimPlan) -> Result<Claimed, StoreError> {
@@ -208,13 +210,14 @@ async fn scan(
     taken: &mut HashSet<i64>,
     seen: &mut Vec<LaneSeen>,
 ) -> Result<Vec<i64>, StoreError> {
-    let mut found: Vec<(u32, i64, i64)> = Vec::new();
+    let mut found: Vec<(u32, i64, i64, i64)> = Vec::new();
+    let first_seen = seen.len();
     let limit = want + taken.len();
     for lane in lanes {
         // Strict priority: a lower one cannot win when the higher ones fill all runners.
         let higher = found
             .iter()
-            .filter(|(priority, _, _)| *priority > lane.priority)
+            .filter(|(priority, _, _, _)| *priority > lane.priority)
             .count();
         if !by_age && higher >= want {
             break;
@@ -238,17 +241,22 @@ async fn scan(
         found.extend(
             rows.into_iter()
                 .filter(|row| !taken.contains(&row.id))
-                .map(|row| (lane.priority, row.eligible_at_ms, row.id)),
+                .map(|row| (lane.priority, row.eligible_at_ms, row.id, lane.lane_id)),
         );
     }
     if by_age {
-        found.sort_by_key(|&(_, eligible, id)| (eligible, id));
+        found.sort_by_key(|&(_, eligible, id, _)| (eligible, id));
     } else {
-        found.sort_by_key(|&(priority, eligible, id)| (std::cmp::Reverse(priority), eligible, id));
+        found.sort_by_key(|&(priority, eligible, id, _)| (std::cmp::Reverse(priority), eligible, id));
+    }
+    // A lane that found rows which others outranked has work left, however short its scan was.
+    let outranked: HashSet<i64> = found.iter().skip(want).map(|(_, _, _, lane)| *lane).collect();
+    for lane in &mut seen[first_seen..] {
+        lane.exhausted &= !outranked.contains(&lane.lane_id);
     }
     found.truncate(want);
-    taken.extend(found.iter().map(|(_, _, id)| *id));
-    Ok(found.into_iter().map(|(_, _, id)| id).collect())
+    taken.extend(found.iter().map(|(_, _, id, _)| *id));
+    Ok(found.into_iter().map(|(_, _, id, _)| id).collect())
 }
 
 async fn claim_targeted<'a>(
@@ -258,20 +266,35 @@ async fn claim_targeted<'a>(
     pairs: &mut Vec<PairJson<'a>>,
     claimed: &mut Claimed,
 ) -> Result<(), StoreError> {
-    let hosts: HashSet<&str> = free
+    let aimed: Vec<&&Offer> = free
         .iter()
-        .map(|offer| offer.host.as_str())
-        .filter(|host| plan.targets.contains_key(*host))
+        .filter(|offer| plan.targets.contains_key(offer.host.as_str()))
         .collect();
-    if hosts.is_empty() {
+    if aimed.is_empty() {
         return Ok(());
     }
-    let json: Vec<HostJson<'_>> = hosts.iter().map(|host| HostJson { host }).collect();
+    let hosts: HashSet<&str> = aimed.iter().map(|offer| offer.host.as_str()).collect();
+    let json: Vec<FreeJson<'_>> = aimed
+        .iter()
+        .map(|offer| FreeJson {
+            host: &offer.host,
+            runner: format!("{}/{}", offer.host, offer.slot),
+        })
+        .collect();
+    let lanes: HashSet<i64> = aimed
+        .iter()
+        .filter_map(|offer| plan.serves.get(&offer.group))
+        .flatten()
+        .copied()
+        .collect();
+    let lanes: Vec<i64> = lanes.into_iter().collect();
+    // Twice as many as there are free runners: some may fit the host and not the slot that is left.
+    let limit = i64::try_from(aimed.len() * 2).unwrap_or(i64::MAX);
     let rows: Vec<Targeted> = tx
-        .all(&SCAN_TARGETS, vec![batch(&json)?, TARGETS_PER_CLAIM_MAX.into()])
+        .all(&SCAN_TARGETS, vec![batch(&json)?, batch(&lanes)?, limit.into()])
         .await?;
     let mut left: HashSet<String> = HashSet::new();
-    let complete = i64::try_from(rows.len()).unwrap_or(i64::MAX) < TARGETS_PER_CLAIM_MAX;
+    let complete = i64::try_from(rows.len()).unwrap_or(i64::MAX) < limit;
     for row in rows {
         let fits = free.iter().position(|offer| {
             offer.host == row.target_host
@@ -306,11 +329,19 @@ async fn claim_targeted<'a>(
     Ok(())
 }
 
-/// The same RUN_NEW again, for tasks that are still DISPATCHED.
-pub async fn run_again(tx: &mut Tx, ids: &[i64]) -> Result<Vec<Run>, StoreError> {
-    if ids.is_empty() {
+/// A task to give again, and the start of the runner process that gets it now.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Again {
+    pub id: i64,
+    pub start_no: i64,
+}
+
+/// The same RUN_NEW again, for tasks that are still DISPATCHED. The task belongs to the process that is
+/// given it now: its result will name that start.
+pub async fn run_again(tx: &mut Tx, again: &[Again]) -> Result<Vec<Run>, StoreError> {
+    if again.is_empty() {
         return Ok(Vec::new());
     }
-    let rows: Vec<Dispatched> = tx.all(&RUN_AGAIN, vec![batch(ids)?]).await?;
+    let rows: Vec<Dispatched> = tx.all(&RUN_AGAIN, vec![batch(again)?]).await?;
     rows.into_iter().map(Dispatched::parse).collect()
 }

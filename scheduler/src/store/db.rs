@@ -531,7 +531,8 @@ async fn run_to_the_end<T: Send + 'static>(
     let bounded = tokio::time::timeout(TRANSACTION_MAX, work);
     match tokio::spawn(bounded).await {
         Ok(Ok(done)) => done,
-        Ok(Err(_)) => Err(StoreError::Unreachable(format!(
+        // It may have been the COMMIT that hung.
+        Ok(Err(_)) => Err(StoreError::CommitUnknown(format!(
             "{name}: no answer within {} s",
             TRANSACTION_MAX.as_secs()
         ))),
@@ -599,6 +600,10 @@ fn describe_sqlite(path: &Path, error: sqlx::Error) -> StoreError {
         )),
         StoreError::Unreachable(text) => StoreError::Unreachable(format!(
             "{}: {text}. Check that the folder exists and is writable",
+            path.display()
+        )),
+        StoreError::Other(text) => StoreError::Schema(format!(
+            "{} cannot be used as a database: {text}. Name another file",
             path.display()
         )),
         other => other,

@@ -12,7 +12,7 @@ static END_TASKS: Sql = Sql::new(
     "end_tasks",
     "UPDATE task SET status = x.to_status, outcome_kind = x.kind, exit_code = x.exit_code, signal = x.signal, \
        outcome_message = x.message, ended_at_ms = {now} - x.ended_age, \
-       started_at_ms = COALESCE(task.started_at_ms, {now} - x.started_age), \
+       started_at_ms = COALESCE({now} - x.started_age, task.started_at_ms), \
        cancelled_by = COALESCE(task.cancelled_by, x.cancelled_by), cancel_reason = COALESCE(task.cancel_reason, x.cancel_reason) \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'from' AS BIGINT) AS from_status, \
        CAST(e.value->>'to' AS SMALLINT) AS to_status, e.value->>'kind' AS kind, \

@@ -14,13 +14,17 @@ static PUT_CHUNK: Sql = Sql::new(
     "put_chunk",
     "INSERT INTO output_chunk (task_id, stream, start_byte, data) VALUES ($1, CAST($2 AS SMALLINT), $3, $4) ON CONFLICT DO NOTHING",
 );
+static BEGIN_STREAM: Sql = Sql::new(
+    "begin_stream",
+    "INSERT INTO output (task_id, stream, stored_bytes) VALUES ($1, CAST($2 AS SMALLINT), 0) ON CONFLICT DO NOTHING",
+);
 static PUT_STORED: Sql = Sql::new(
     "put_stored",
     "INSERT INTO output (task_id, stream, stored_bytes, total_bytes) VALUES ($1, CAST($2 AS SMALLINT), $3, $4) \
      ON CONFLICT (task_id, stream) DO UPDATE SET stored_bytes = excluded.stored_bytes, \
        total_bytes = COALESCE(excluded.total_bytes, output.total_bytes)",
 );
-static TASK_EXISTS: Sql = Sql::new("task_exists", "SELECT id FROM task WHERE id = $1");
+static TASK_OF_HOST: Sql = Sql::new("task_of_host", "SELECT id FROM task WHERE id = $1 AND host = $2");
 static READ_CHUNKS: Sql = Sql::new(
     "read_chunks",
     "SELECT start_byte, data FROM output_chunk WHERE task_id = $1 AND stream = CAST($2 AS SMALLINT) AND start_byte >= $3 \
@@ -43,8 +47,9 @@ static TOTAL: Sql = Sql::new(
 pub static STATEMENTS: &[&Sql] = &[
     &STORED,
     &PUT_CHUNK,
+    &BEGIN_STREAM,
     &PUT_STORED,
-    &TASK_EXISTS,
+    &TASK_OF_HOST,
     &READ_CHUNKS,
     &CHUNK_BEFORE,
     &SIZES,
@@ -149,7 +154,13 @@ pub async fn append(
     data: &[u8],
     total: Option<u64>,
 ) -> Result<Upload, StoreError> {
-    let row: Option<SizeRow> = tx.opt(&STORED, vec![task_id.into(), stream.number().into()]).await?;
+    let key = || vec![task_id.into(), stream.number().into()];
+    let mut row: Option<SizeRow> = tx.opt(&STORED, key()).await?;
+    if row.is_none() {
+        // Made first and then locked: an upload and a result may bring the same bytes at once.
+        tx.exec(&BEGIN_STREAM, key()).await?;
+        row = tx.opt(&STORED, key()).await?;
+    }
     let stored = row.as_ref().map_or(0, |row| unsigned(row.stored_bytes));
     let mut new_stored = stored;
     if start <= stored && stored < OUTPUT_STREAM_BYTES_MAX {
@@ -191,14 +202,16 @@ pub async fn append(
 }
 
 impl Db {
-    /// Stores chunks, each answered by itself.
-    pub async fn upload(&self, chunks: Arc<Vec<Chunk>>) -> Result<Vec<Upload>, StoreError> {
+    /// Stores chunks of tasks that were given to this host, each answered by itself.
+    pub async fn upload(&self, host: String, chunks: Arc<Vec<Chunk>>) -> Result<Vec<Upload>, StoreError> {
         self.write("upload", Class::Api, move |tx| {
-            let chunks = Arc::clone(&chunks);
+            let (host, chunks) = (host.clone(), Arc::clone(&chunks));
             Box::pin(async move {
                 let mut answers = Vec::with_capacity(chunks.len());
                 for chunk in chunks.iter() {
-                    let known: Option<OnlyId> = tx.opt(&TASK_EXISTS, vec![chunk.task_id.into()]).await?;
+                    let known: Option<OnlyId> = tx
+                        .opt(&TASK_OF_HOST, vec![chunk.task_id.into(), host.as_str().into()])
+                        .await?;
                     answers.push(match known {
                         None => Upload::NoTask,
                         Some(_) => append(tx, chunk.task_id, chunk.stream, chunk.start, &chunk.data, None).await?,

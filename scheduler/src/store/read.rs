@@ -1,6 +1,6 @@
 //! Reads for people and programs: tasks by id, lists, counts, runners.
 
-use super::db::{Arg, Db, batch};
+use super::db::{Arg, Db, Tx, batch};
 use super::error::StoreError;
 use super::sql::{Dialect, Sql};
 use std::sync::Arc;
@@ -11,7 +11,8 @@ const COLUMNS: &str = "t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.s
    t.created_at_ms, t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, \
    t.cancelled_by, t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.submitted_by, \
    t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
-   c.delivery_id, o.stored_bytes AS stdout_bytes, p.stored_bytes AS stderr_bytes";
+   c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, \
+       p.stored_bytes AS stderr_bytes, p.total_bytes AS stderr_total";
 const JOINS: &str = "LEFT JOIN callback AS c ON c.task_id = t.id LEFT JOIN output AS o ON o.task_id = t.id AND o.stream = 1 \
    LEFT JOIN output AS p ON p.task_id = t.id AND p.stream = 2";
 
@@ -21,7 +22,8 @@ static GET_TASKS: Sql = Sql::new(
        t.created_at_ms, t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, \
        t.cancelled_by, t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.submitted_by, \
        t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
-       c.delivery_id, o.stored_bytes AS stdout_bytes, p.stored_bytes AS stderr_bytes, t.spec \
+       c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, \
+       p.stored_bytes AS stderr_bytes, p.total_bytes AS stderr_total, t.spec \
      FROM task AS t LEFT JOIN callback AS c ON c.task_id = t.id LEFT JOIN output AS o ON o.task_id = t.id AND o.stream = 1 \
        LEFT JOIN output AS p ON p.task_id = t.id AND p.stream = 2 \
      WHERE t.id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
@@ -47,7 +49,7 @@ static NEWEST_ID_SQLITE: Sql = Sql::new(
 static RUNNERS: Sql = Sql::new(
     "runners",
     "SELECT r.host, r.slot, r.start_no, r.seen_ms, {now} - r.seen_ms AS age_ms, {now} AS now_ms, r.leaving, r.task_id, r.cordoned, \
-       r.cordoned_by, r.cordon_reason, r.cordoned_at_ms, h.queues, h.labels, h.version, h.facts, h.clock_skew_ms, h.left_at_ms, \
+       r.cordoned_by, r.cordon_reason, r.cordoned_at_ms, h.queues, h.labels, h.version, h.facts, h.clock_skew_ms, \
        t.status AS task_status, COALESCE(t.started_at_ms, t.dispatched_at_ms) AS busy_since_ms \
      FROM runner AS r JOIN host AS h ON h.host = r.host LEFT JOIN task AS t ON t.id = r.task_id \
      WHERE (r.host > $1 OR (r.host = $1 AND r.slot > $2)) AND ($3 = '' OR r.host = $3) ORDER BY r.host, r.slot LIMIT $4",
@@ -95,7 +97,9 @@ pub struct TaskRow {
     pub callback_error: Option<String>,
     pub delivery_id: Option<String>,
     pub stdout_bytes: Option<i64>,
+    pub stdout_total: Option<i64>,
     pub stderr_bytes: Option<i64>,
+    pub stderr_total: Option<i64>,
     spec: Option<String>,
 }
 
@@ -249,9 +253,17 @@ pub struct RunnerRow {
     pub version: String,
     pub facts: String,
     pub clock_skew_ms: i64,
-    pub left_at_ms: Option<i64>,
     pub task_status: Option<i16>,
     pub busy_since_ms: Option<i64>,
+}
+
+/// The highest task id ever given, inside a transaction.
+pub async fn newest_task_id(tx: &mut Tx) -> Result<i64, StoreError> {
+    let sql = match tx.dialect() {
+        Dialect::Postgres => &NEWEST_ID_POSTGRES,
+        Dialect::Sqlite => &NEWEST_ID_SQLITE,
+    };
+    Ok(tx.one::<OnlyId>(sql, vec![]).await?.id)
 }
 
 impl Db {
@@ -295,18 +307,7 @@ impl Db {
 
     /// The highest task id ever given.
     pub async fn newest_task_id(&self) -> Result<i64, StoreError> {
-        let row: OnlyId = self
-            .read("newest", |tx| {
-                Box::pin(async move {
-                    let sql = match tx.dialect() {
-                        Dialect::Postgres => &NEWEST_ID_POSTGRES,
-                        Dialect::Sqlite => &NEWEST_ID_SQLITE,
-                    };
-                    tx.one(sql, vec![]).await
-                })
-            })
-            .await?;
-        Ok(row.id)
+        self.read("newest", |tx| Box::pin(newest_task_id(tx))).await
     }
 
     /// A page, newest first. The second value says whether there is more.

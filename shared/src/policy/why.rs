@@ -50,14 +50,26 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
         .filter(|r| serves_queue(&r.queues, wanted.queue))
         .collect();
     if in_queue.is_empty() {
-        return format!("no live runner serves queue {}", wanted.queue);
+        return match wanted.target {
+            Some(target) => format!("runner {target} does not serve queue {}", wanted.queue),
+            None => format!("no live runner serves queue {}", wanted.queue),
+        };
     }
     let fits: Vec<&&RunnerView> = in_queue
         .iter()
         .filter(|r| missing_labels(&r.labels, wanted.require).is_empty())
         .collect();
     if fits.is_empty() {
-        return format!("no live runner has {}", scarcest(&in_queue, wanted.require));
+        let lacks = scarcest(&in_queue, wanted.require);
+        // Somebody elsewhere may have it: say whom it was looked for among.
+        let elsewhere = runners
+            .iter()
+            .any(|r| r.live && missing_labels(&r.labels, wanted.require).is_empty());
+        return match wanted.target {
+            Some(target) => format!("runner {target} has no {lacks}"),
+            None if elsewhere => format!("no live runner of queue {} has {lacks}", wanted.queue),
+            None => format!("no live runner has {lacks}"),
+        };
     }
     let open: Vec<&&&RunnerView> = fits.iter().filter(|r| !r.cordoned).collect();
     if open.is_empty() {
@@ -141,6 +153,15 @@ mod tests {
         let mut elsewhere = runner("a", &[]);
         elsewhere.queues = vec!["batch".into()];
         assert_eq!(why(&[], None, &[elsewhere]), "no live runner serves queue default");
+        let mut other_queue = runner("b", &[("gpu", "1")]);
+        other_queue.queues = vec!["batch".into()];
+        let both = [runner("a", &[]), other_queue];
+        assert_eq!(
+            why(&[("gpu", "1")], None, &both),
+            "no live runner of queue default has gpu=1"
+        );
+        assert_eq!(why(&[("gpu", "1")], Some("a"), &both), "runner a has no gpu=1");
+        assert_eq!(why(&[], Some("b"), &both), "runner b does not serve queue default");
         let mut cordoned = runner("a", &[]);
         cordoned.cordoned = true;
         assert_eq!(why(&[], None, &[cordoned]), "runner a/0 is cordoned");
