@@ -10,7 +10,7 @@ use systole_shared::task::TaskState;
 static CANCEL_HELD: Sql = Sql::new(
     "cancel_held",
     "UPDATE task SET status = 9, terminating = 'user', cancelled_by = $2, cancel_reason = $3 \
-     WHERE status IN (3, 4, 9) AND (terminating IS NULL OR terminating <> 'user') \
+     WHERE status + 0 IN (3, 4, 9) AND (terminating IS NULL OR terminating <> 'user') \
        AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) RETURNING id, host, slot, start_no",
 );
 static CORDON: Sql = Sql::new(
@@ -33,7 +33,7 @@ static AUDIT: Sql = Sql::new(
 );
 static ADMIT: Sql = Sql::new(
     "admit",
-    "UPDATE task SET status = 2, eligible_at_ms = {now} WHERE status = 1 AND id IN ( \
+    "UPDATE task SET status = 2, eligible_at_ms = {now} WHERE status + 0 = 1 AND id IN ( \
        SELECT id FROM task WHERE status = 1 AND run_at_ms <= {now} ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
      RETURNING id, lane_id, target_host",
 );

@@ -41,12 +41,12 @@ static FREE_RUNNER: Sql = Sql::new(
 );
 static START_TASKS: Sql = Sql::new(
     "start_tasks",
-    "UPDATE task SET status = 4, started_at_ms = {now} WHERE status = 3 \
+    "UPDATE task SET status = 4, started_at_ms = {now} WHERE status + 0 = 3 \
        AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) RETURNING id",
 );
 static TIME_OUT_TASKS: Sql = Sql::new(
     "time_out_tasks",
-    "UPDATE task SET status = 9, terminating = 'timeout' WHERE status = 4 \
+    "UPDATE task SET status = 9, terminating = 'timeout' WHERE status + 0 = 4 \
        AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
 );
 /// Only beside a verdict, which knows no exit code and no signal: a report that comes twice is not late.
@@ -96,7 +96,7 @@ static PUT_HOST: Sql = Sql::new(
 );
 static ORPHAN_TASKS: Sql = Sql::new(
     "orphan_tasks",
-    "UPDATE task SET orphaned_at_ms = {now} WHERE status IN (3, 4, 9) \
+    "UPDATE task SET orphaned_at_ms = {now} WHERE status + 0 IN (3, 4, 9) \
        AND id IN (SELECT task_id FROM runner WHERE host = $1 AND task_id IS NOT NULL)",
 );
 static TAKE_RUNNERS: Sql = Sql::new(

@@ -30,14 +30,14 @@ static DISPATCH: Sql = Sql::new(
     "UPDATE task SET status = 3, host = x.host, slot = x.slot, start_no = x.start_no, dispatched_at_ms = {now} \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
        CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
-     WHERE task.id = x.id AND task.status = 2 \
+     WHERE task.id = x.id AND task.status + 0 = 2 \
      RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
 );
 static RUN_AGAIN: Sql = Sql::new(
     "run_again",
     "UPDATE task SET start_no = x.start_no \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
-     WHERE task.id = x.id AND task.status = 3 \
+     WHERE task.id = x.id AND task.status + 0 = 3 \
      RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
 );
 

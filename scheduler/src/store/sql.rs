@@ -7,6 +7,10 @@
 //! | `{for_update}` | waits for and locks the rows | nothing: one writer |
 //! | `{for_update_of:t}` | the same, of one table | nothing |
 //! | `{skip_locked}` | locks the rows that nobody holds | nothing |
+//!
+//! Guards read `status + 0 = n` where the row is reached by its id: a plain `status = n` lets PostgreSQL
+//! choose a partial index over that state instead, and walk all its dead entries (measured: 8.7 ms
+//! instead of 0.1 ms for one row, after 6,000 tasks without a vacuum).
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
