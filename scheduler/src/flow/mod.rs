@@ -6,6 +6,7 @@ pub mod cancel;
 pub mod dispatch;
 pub mod fleet;
 pub mod heartbeat;
+pub mod lost;
 pub mod output;
 pub mod submit;
 pub mod watch;

@@ -4,7 +4,7 @@
 use crate::clock::boottime_ms;
 use crate::context::Context;
 use crate::flow::after_end;
-use crate::flow::heartbeat::{end_lost, end_lost_task};
+use crate::flow::lost::{end_lost, end_lost_task};
 use crate::store::finish::Ended;
 use crate::store::{Class, StoreError};
 use std::collections::HashMap;

@@ -1,0 +1,136 @@
+//! Many beats, one transaction: taking them from the queue, and what follows the commit.
+
+use super::transaction::act;
+use super::{BATCH_MAX, Beat, Done, Waiting};
+use crate::context::Context;
+use crate::flow::{Refusal, after_end};
+use crate::parked::Answer;
+use crate::store::claims::{ClaimPlan, Claimed};
+use crate::store::finish::Ended;
+use crate::store::{Class, StoreError};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use systole_shared::error::Code;
+
+/// A worker: takes beats and runs their transactions, until the replica is closed.
+pub async fn worker(ctx: Arc<Context>) {
+    loop {
+        let mut batch: Vec<Waiting> = Vec::with_capacity(BATCH_MAX);
+        let mut receiver = ctx.beats.receiver.lock().await;
+        let taken = tokio::select! {
+            taken = receiver.recv_many(&mut batch, BATCH_MAX) => taken,
+            () = ctx.closed.cancelled() => return,
+        };
+        drop(receiver);
+        if taken == 0 {
+            return;
+        }
+        run_batch(&ctx, batch).await;
+    }
+}
+
+/// At most one beat per runner acts, the highest seq; the others were given up by their runner.
+async fn run_batch(ctx: &Arc<Context>, batch: Vec<Waiting>) {
+    let mut newest: HashMap<(String, i64, String), Waiting> = HashMap::with_capacity(batch.len());
+    for waiting in batch {
+        // Per process: a late beat of one that is gone must not push away one of its successor.
+        let (host, slot) = waiting.0.key();
+        let key = (host, slot, waiting.0.registration.instance_id.clone());
+        let stale = match newest.remove(&key) {
+            None => {
+                newest.insert(key, waiting);
+                continue;
+            }
+            Some(other) => {
+                let rank = |w: &Waiting| (w.0.registration.start_no, w.0.seq);
+                let (keep, stale) = if rank(&other) >= rank(&waiting) {
+                    (other, waiting)
+                } else {
+                    (waiting, other)
+                };
+                newest.insert(key, keep);
+                stale
+            }
+        };
+        drop(stale.1.send(Ok(stale_answer())));
+    }
+    settle(ctx, newest.into_values().collect()).await;
+}
+
+pub(super) fn stale_answer() -> Done {
+    Done::Answered {
+        answer: Answer::GoOn(0),
+        acknowledged: Vec::new(),
+        park: false,
+    }
+}
+
+/// Runs one transaction; a value that the database refuses, or a corrupt row, spoils only its own beat: the batch is halved
+/// until the culprit is alone.
+async fn settle(ctx: &Arc<Context>, waiting: Vec<Waiting>) {
+    let mut stack = vec![waiting];
+    while let Some(mut waiting) = stack.pop() {
+        let beats: Arc<Vec<Arc<Beat>>> = Arc::new(waiting.iter().map(|(beat, _)| Arc::clone(beat)).collect());
+        match transact(ctx, beats).await {
+            Ok(done) => {
+                for ((_, sender), done) in waiting.into_iter().zip(done) {
+                    drop(sender.send(Ok(done)));
+                }
+            }
+            Err(StoreError::Data(_) | StoreError::Corrupt { .. }) if waiting.len() > 1 => {
+                let rest = waiting.split_off(waiting.len() / 2);
+                stack.push(rest);
+                stack.push(waiting);
+            }
+            Err(error) => {
+                let refusal = match &error {
+                    StoreError::Data(text) => Refusal::new(
+                        Code::InvalidField,
+                        format!("the beat has a value that cannot be stored: {text}"),
+                    ),
+                    _ => Refusal::from(error),
+                };
+                for (_, sender) in waiting {
+                    drop(sender.send(Err(refusal.clone())));
+                }
+            }
+        }
+    }
+}
+
+/// What one transaction did, for the time after its commit.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) done: Vec<Done>,
+    pub(super) ended: Ended,
+    pub(super) started: Vec<i64>,
+    pub(super) claimed: Claimed,
+}
+
+async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<Done>, StoreError> {
+    let plan = Arc::new(if ctx.draining.is_cancelled() {
+        ClaimPlan::default()
+    } else {
+        ctx.lanes.plan(
+            beats.iter().map(|beat| beat.group),
+            beats.iter().map(|beat| beat.registration.host.as_str()),
+        )
+    });
+    let newest = ctx.newest_task_id.load(Ordering::Relaxed);
+    let (beats_in, plan_in) = (Arc::clone(&beats), Arc::clone(&plan));
+    let outcome = ctx
+        .db
+        .write("beats", Class::Beats, move |tx| {
+            let (beats, plan) = (Arc::clone(&beats_in), Arc::clone(&plan_in));
+            Box::pin(async move { act(tx, &beats, &plan, newest).await })
+        })
+        .await?;
+    ctx.health.committed();
+    ctx.lanes.learn(&plan, &outcome.claimed);
+    after_end(ctx, &outcome.ended);
+    let mut changed = outcome.started;
+    changed.extend(outcome.claimed.runs.iter().map(|run| run.task_id));
+    ctx.wake.changed(changed);
+    Ok(outcome.done)
+}
