@@ -154,3 +154,14 @@ fn links_of_the_documentation_lead_somewhere() {
         }
     }
 }
+
+/// The README's first command: without a default member `cargo run` cannot tell which binary is meant.
+#[test]
+fn cargo_run_means_the_product() {
+    assert!(
+        read("Cargo.toml")
+            .lines()
+            .any(|line| line == "default-members = [\"cli\"]")
+    );
+    assert!(read("README.md").contains("cargo run --release -- up"));
+}
