@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::parked::{Answer, Entry};
-use crate::store::beats::{self, RunnerKey, RunnerRow, RunnerWrite};
+use crate::store::beats::{self, RunnerWrite};
 use crate::store::claims::{self, ClaimPlan, Claimed, Offer, Run};
 use crate::store::{Class, StoreError, Tx};
 use std::collections::HashMap;
@@ -127,18 +127,7 @@ struct Given {
 
 /// The transaction: wins the runner rows as their parked beats left them, and claims for those.
 async fn give(tx: &mut Tx, wanted: &[Wanted], plan: &ClaimPlan) -> Result<Given, StoreError> {
-    let keys: Vec<RunnerKey> = wanted
-        .iter()
-        .map(|w| RunnerKey {
-            host: w.host.clone(),
-            slot: w.slot,
-        })
-        .collect();
-    let rows: HashMap<(String, i64), RunnerRow> = beats::lock_runners(tx, &keys)
-        .await?
-        .into_iter()
-        .map(|row| ((row.host.clone(), row.slot), row))
-        .collect();
+    let rows = beats::lock_runners(tx, wanted.iter().map(|w| (w.host.clone(), w.slot))).await?;
     let mut stands = HashMap::new();
     let mut offers = Vec::new();
     for w in wanted {

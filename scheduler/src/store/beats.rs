@@ -4,6 +4,7 @@ use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::sql::Sql;
 use serde::Serialize;
+use std::collections::HashMap;
 use std::sync::Arc;
 use systole_shared::heartbeat::identity::{Holder, Identity, identify};
 use systole_shared::task::OutcomeKind;
@@ -184,9 +185,9 @@ pub struct RunnerRow {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct RunnerKey {
-    pub host: String,
-    pub slot: i64,
+struct RunnerKey {
+    host: String,
+    slot: i64,
 }
 
 /// What a beat leaves in its runner row.
@@ -204,8 +205,16 @@ pub struct RunnerWrite {
 }
 
 /// Reads and locks runner rows, ordered by host and slot.
-pub async fn lock_runners(tx: &mut Tx, keys: &[RunnerKey]) -> Result<Vec<RunnerRow>, StoreError> {
-    tx.all(&LOCK_RUNNERS, vec![batch(keys)?]).await
+pub async fn lock_runners(
+    tx: &mut Tx,
+    keys: impl Iterator<Item = (String, i64)>,
+) -> Result<HashMap<(String, i64), RunnerRow>, StoreError> {
+    let keys: Vec<RunnerKey> = keys.map(|(host, slot)| RunnerKey { host, slot }).collect();
+    let rows: Vec<RunnerRow> = tx.all(&LOCK_RUNNERS, vec![batch(&keys)?]).await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| ((row.host.clone(), row.slot), row))
+        .collect())
 }
 
 /// The number of rows must be that of the writes: the caller holds their locks.

@@ -4,7 +4,7 @@ use super::batch::Outcome;
 use super::decide::{Turn, Work, decide};
 use super::{Beat, Done};
 use crate::parked::Answer;
-use crate::store::beats::{self, RunnerKey, RunnerRow, RunnerWrite};
+use crate::store::beats::{self, RunnerRow, RunnerWrite};
 use crate::store::claims::{self, Again, ClaimPlan, Offer, Run};
 use crate::store::finish::{self, LiveTask};
 use crate::store::output::{self, Chunk, Stream};
@@ -25,18 +25,7 @@ pub(super) async fn act(
         // Another replica stored it a moment ago, or the database was set back.
         newest = read::newest_task_id(tx).await?;
     }
-    let keys: Vec<RunnerKey> = beats
-        .iter()
-        .map(|beat| RunnerKey {
-            host: beat.registration.host.clone(),
-            slot: beat.registration.slot,
-        })
-        .collect();
-    let rows: HashMap<(String, i64), RunnerRow> = beats::lock_runners(tx, &keys)
-        .await?
-        .into_iter()
-        .map(|row| ((row.host.clone(), row.slot), row))
-        .collect();
+    let rows = beats::lock_runners(tx, beats.iter().map(|beat| beat.key())).await?;
     let tasks = lock_named_tasks(tx, beats, &rows).await?;
 
     let mut outcome = Outcome::default();
