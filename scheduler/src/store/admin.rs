@@ -11,7 +11,7 @@ static CANCEL_HELD: Sql = Sql::new(
     "cancel_held",
     "UPDATE task SET status = 9, terminating = 'user', cancelled_by = $2, cancel_reason = $3 \
      WHERE status + 0 IN (3, 4, 9) AND (terminating IS NULL OR terminating <> 'user') \
-       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) RETURNING id, host, slot, start_no",
+       AND id {among:$1} RETURNING id, host, slot, start_no",
 );
 static CORDON: Sql = Sql::new(
     "cordon",
@@ -54,25 +54,13 @@ static OLD_TASKS: Sql = Sql::new(
     "SELECT t.id, t.status, t.created_at_ms, t.ended_at_ms, {now} AS now_ms, c.status AS callback FROM task AS t \
      LEFT JOIN callback AS c ON c.task_id = t.id WHERE t.id > $1 ORDER BY t.id LIMIT $2",
 );
-static DELETE_CHUNKS: Sql = Sql::new(
-    "delete_chunks",
-    "DELETE FROM output_chunk WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
-);
-static DELETE_OUTPUT: Sql = Sql::new(
-    "delete_output",
-    "DELETE FROM output WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
-);
-static DELETE_TAGS: Sql = Sql::new(
-    "delete_tags",
-    "DELETE FROM task_tag WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
-);
-static DELETE_CALLBACKS: Sql = Sql::new(
-    "delete_callbacks",
-    "DELETE FROM callback WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
-);
+static DELETE_CHUNKS: Sql = Sql::new("delete_chunks", "DELETE FROM output_chunk WHERE task_id {among:$1}");
+static DELETE_OUTPUT: Sql = Sql::new("delete_output", "DELETE FROM output WHERE task_id {among:$1}");
+static DELETE_TAGS: Sql = Sql::new("delete_tags", "DELETE FROM task_tag WHERE task_id {among:$1}");
+static DELETE_CALLBACKS: Sql = Sql::new("delete_callbacks", "DELETE FROM callback WHERE task_id {among:$1}");
 static DELETE_TASKS: Sql = Sql::new(
     "delete_tasks",
-    "DELETE FROM task WHERE status IN (6, 7, 8, 10) AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+    "DELETE FROM task WHERE status IN (6, 7, 8, 10) AND id {among:$1}",
 );
 /// Dropped output keeps its row: the length of the stream stays known.
 static OLDEST_OUTPUT: Sql = Sql::new(
@@ -83,7 +71,7 @@ static OLDEST_OUTPUT: Sql = Sql::new(
 static EMPTY_OUTPUT: Sql = Sql::new(
     "empty_output",
     "UPDATE output SET total_bytes = COALESCE(total_bytes, stored_bytes), stored_bytes = 0 \
-     WHERE task_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+     WHERE task_id {among:$1}",
 );
 static DELETE_KEYS: Sql = Sql::new(
     "delete_keys",

@@ -12,7 +12,7 @@ use systole_shared::task::OutcomeKind;
 static LOCK_RUNNERS: Sql = Sql::new(
     "lock_runners",
     "SELECT r.host, r.slot, r.instance_id, r.start_no, r.seq, r.task_id, r.held_boot, r.redeliveries, r.cordoned, r.leaving \
-     FROM runner AS r JOIN {each:$1} ON r.host = e.value->>'host' AND r.slot = CAST(e.value->>'slot' AS BIGINT) \
+     FROM runner AS r JOIN {each:$1} ON {is:r.host,e.value->>'host'} AND {is:r.slot,CAST(e.value->>'slot' AS BIGINT)} \
      ORDER BY r.host, r.slot {for_update_of:r}",
 );
 /// The write that wins the row: a beat acts only with the start_no of the row and a higher seq.
@@ -24,7 +24,7 @@ static WIN_RUNNERS: Sql = Sql::new(
        CAST(e.value->>'start_no' AS BIGINT) AS start_no, CAST(e.value->>'seq' AS BIGINT) AS seq, \
        CAST(e.value->>'leaving' AS BIGINT) = 1 AS leaving, CAST(e.value->>'task_id' AS BIGINT) AS task_id, \
        e.value->>'held_boot' AS held_boot, CAST(e.value->>'redeliveries' AS BIGINT) AS redeliveries FROM {each:$1}) AS x \
-     WHERE runner.host = x.host AND runner.slot = x.slot AND runner.start_no = x.start_no AND runner.seq < x.seq",
+     WHERE {is:runner.host,x.host} AND {is:runner.slot,x.slot} AND runner.start_no = x.start_no AND runner.seq < x.seq",
 );
 /// A claim for a parked beat: wins the row as that beat left it.
 static GIVE_RUNNERS: Sql = Sql::new(
@@ -33,7 +33,7 @@ static GIVE_RUNNERS: Sql = Sql::new(
      FROM (SELECT e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
        CAST(e.value->>'start_no' AS BIGINT) AS start_no, CAST(e.value->>'seq' AS BIGINT) AS seq, \
        CAST(e.value->>'task_id' AS BIGINT) AS task_id, e.value->>'held_boot' AS held_boot FROM {each:$1}) AS x \
-     WHERE runner.host = x.host AND runner.slot = x.slot AND runner.start_no = x.start_no AND runner.seq = x.seq \
+     WHERE {is:runner.host,x.host} AND {is:runner.slot,x.slot} AND runner.start_no = x.start_no AND runner.seq = x.seq \
        AND runner.task_id IS NULL AND NOT runner.cordoned AND NOT runner.leaving",
 );
 static FREE_RUNNER: Sql = Sql::new(
@@ -43,12 +43,12 @@ static FREE_RUNNER: Sql = Sql::new(
 static START_TASKS: Sql = Sql::new(
     "start_tasks",
     "UPDATE task SET status = 4, started_at_ms = {now} WHERE status + 0 = 3 \
-       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) RETURNING id",
+       AND id {among:$1} RETURNING id",
 );
 static TIME_OUT_TASKS: Sql = Sql::new(
     "time_out_tasks",
     "UPDATE task SET status = 9, terminating = 'timeout' WHERE status + 0 = 4 \
-       AND id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+       AND id {among:$1}",
 );
 /// Only beside a verdict, which knows no exit code and no signal: a report that comes twice is not late.
 static LATE_RESULT: Sql = Sql::new(
@@ -97,8 +97,8 @@ static PUT_HOST: Sql = Sql::new(
 );
 static ORPHAN_TASKS: Sql = Sql::new(
     "orphan_tasks",
-    "UPDATE task SET orphaned_at_ms = {now} WHERE status + 0 IN (3, 4, 9) \
-       AND id IN (SELECT task_id FROM runner WHERE host = $1 AND task_id IS NOT NULL)",
+    "UPDATE task SET orphaned_at_ms = {now} FROM (SELECT task_id FROM runner WHERE host = $1 AND task_id IS NOT NULL) AS x \
+     WHERE {is:task.id,x.task_id} AND task.status + 0 IN (3, 4, 9)",
 );
 static TAKE_RUNNERS: Sql = Sql::new(
     "take_runners",

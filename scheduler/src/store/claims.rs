@@ -22,7 +22,7 @@ static SCAN_TARGETS: Sql = Sql::new(
     "SELECT id, target_host, target_slot, lane_id FROM task WHERE status = 2 AND target_host IS NOT NULL \
        AND target_host IN (SELECT e.value->>'host' FROM {each:$1}) \
        AND (target_slot IS NULL OR target_host || '/' || CAST(target_slot AS TEXT) IN (SELECT e.value->>'runner' FROM {each:$1})) \
-       AND lane_id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$2}) \
+       AND lane_id {among:$2} \
      ORDER BY priority DESC, eligible_at_ms, id LIMIT $3 {skip_locked}",
 );
 static DISPATCH: Sql = Sql::new(
@@ -30,14 +30,14 @@ static DISPATCH: Sql = Sql::new(
     "UPDATE task SET status = 3, host = x.host, slot = x.slot, start_no = x.start_no, dispatched_at_ms = {now} \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
        CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
-     WHERE task.id = x.id AND task.status + 0 = 2 \
+     WHERE {is:task.id,x.id} AND task.status + 0 = 2 \
      RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
 );
 static RUN_AGAIN: Sql = Sql::new(
     "run_again",
     "UPDATE task SET start_no = x.start_no \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
-     WHERE task.id = x.id AND task.status + 0 = 3 \
+     WHERE {is:task.id,x.id} AND task.status + 0 = 3 \
      RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
 );
 

@@ -5,7 +5,7 @@
 //! bounded in time, and repeated when they collided.
 
 use super::error::StoreError;
-use super::sql::{Dialect, Sql};
+use super::sql::{Dialect, Sql, render};
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgRow};
@@ -216,7 +216,7 @@ impl Tx {
     /// Runs a text built at run time from fixed parts (never from values), such as a list filter.
     pub async fn all_text<R: Row>(&mut self, text: String, args: Vec<Arg>) -> Result<Vec<R>, StoreError> {
         self.faults.check("list")?;
-        let text = sqlx::AssertSqlSafe(text);
+        let text = sqlx::AssertSqlSafe(render(&text, self.dialect()));
         let rows = match &mut self.conn {
             Conn::Pg(conn) => {
                 bound!(sqlx::query_as::<Postgres, R>(text), args)
@@ -346,14 +346,13 @@ impl Db {
                     // Making a plan, and compiling it, takes longer than most statements here: once is enough.
                     ("jit", "off"),
                     ("plan_cache_mode", "force_generic_plan"),
+                    // Rows are reached by key (see `sql`). What must read a whole table still can.
+                    ("enable_seqscan", "off"),
                 ]);
-            // Beats touch rows by key. A plan that was cached while the tables were small must not go on to
-            // scan or hash them when they are large.
-            let by_key = options.clone().options([
-                ("enable_seqscan", "off"),
-                ("enable_hashjoin", "off"),
-                ("enable_mergejoin", "off"),
-            ]);
+            // The same, without exception, for beats: whatever one of them costs, each runner pays each time.
+            let by_key = options
+                .clone()
+                .options([("enable_hashjoin", "off"), ("enable_mergejoin", "off")]);
             // One plain connection first: its error says what is wrong, a pool would only say "timed out".
             let first = tokio::time::timeout(ACQUIRE_MAX, sqlx::postgres::PgConnection::connect_with(&options))
                 .await

@@ -20,13 +20,13 @@ static END_TASKS: Sql = Sql::new(
        e.value->>'message' AS message, CAST(e.value->>'ended_age' AS BIGINT) AS ended_age, \
        CAST(e.value->>'started_age' AS BIGINT) AS started_age, e.value->>'cancelled_by' AS cancelled_by, \
        e.value->>'cancel_reason' AS cancel_reason FROM {each:$1}) AS x \
-     WHERE task.id = x.id AND task.status = x.from_status RETURNING task.id",
+     WHERE {is:task.id,x.id} AND task.status = x.from_status RETURNING task.id",
 );
 static PUT_CALLBACKS: Sql = Sql::new(
     "put_callbacks",
     "INSERT INTO callback (task_id, delivery_id, url, status, next_at_ms) \
      SELECT task.id, e.value->>'delivery', task.callback_url, 'pending', {now} \
-     FROM {each:$1} JOIN task ON task.id = CAST(e.value->>'id' AS BIGINT) WHERE task.callback_url IS NOT NULL \
+     FROM {each:$1} JOIN task ON {is:task.id,CAST(e.value->>'id' AS BIGINT)} WHERE task.callback_url IS NOT NULL \
      ON CONFLICT DO NOTHING",
 );
 /// A task has at most one successor (unique index), so a repeated end makes no second one.
@@ -40,25 +40,25 @@ static PUT_SUCCESSORS: Sql = Sql::new(
        CASE WHEN x.delay = 0 THEN {now} END \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'attempts' AS BIGINT) AS attempts, \
        CAST(e.value->>'replacements' AS BIGINT) AS replacements, CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x \
-     JOIN task AS t ON t.id = x.id WHERE TRUE \
+     JOIN task AS t ON {is:t.id,x.id} WHERE TRUE \
      ON CONFLICT DO NOTHING RETURNING id, retry_of, status, lane_id, target_host, run_at_ms",
 );
 static LINK_SUCCESSORS: Sql = Sql::new(
     "link_successors",
     "UPDATE task SET retried_by = x.new_id FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, \
-       CAST(e.value->>'new_id' AS BIGINT) AS new_id FROM {each:$1}) AS x WHERE task.id = x.id",
+       CAST(e.value->>'new_id' AS BIGINT) AS new_id FROM {each:$1}) AS x WHERE {is:task.id,x.id}",
 );
 static COPY_TAGS: Sql = Sql::new(
     "copy_tags",
     "INSERT INTO task_tag (tag, task_id) SELECT tag, x.new_id FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, \
-       CAST(e.value->>'new_id' AS BIGINT) AS new_id FROM {each:$1}) AS x JOIN task_tag ON task_tag.task_id = x.id WHERE TRUE \
+       CAST(e.value->>'new_id' AS BIGINT) AS new_id FROM {each:$1}) AS x JOIN task_tag ON {is:task_tag.task_id,x.id} WHERE TRUE \
      ON CONFLICT DO NOTHING",
 );
 static LOCK_TASKS: Sql = Sql::new(
     "lock_tasks",
     "SELECT id, status, host, slot, start_no, terminating, callback_url, attempt, max_retries, retry_delay_ms, replacements, \
        timeout_ms, {now} - started_at_ms AS ran_ms \
-     FROM task WHERE id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1}) ORDER BY id {for_update}",
+     FROM task WHERE id {among:$1} ORDER BY id {for_update}",
 );
 
 pub static STATEMENTS: &[&Sql] = &[

@@ -7,35 +7,39 @@ use std::sync::Arc;
 use systole_shared::id::Target;
 use systole_shared::task::{Outcome, OutcomeKind, TaskSpec, TaskState};
 
-const COLUMNS: &str = "t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.status, t.name, t.host, t.slot, t.start_no, \
-   t.created_at_ms, t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, \
-   t.cancelled_by, t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.submitted_by, \
-   t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
-   c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, \
-       p.stored_bytes AS stderr_bytes, p.total_bytes AS stderr_total";
-const JOINS: &str = "LEFT JOIN callback AS c ON c.task_id = t.id LEFT JOIN output AS o ON o.task_id = t.id AND o.stream = 1 \
-   LEFT JOIN output AS p ON p.task_id = t.id AND p.stream = 2";
+/// What a list shows of a task; the spec comes by itself.
+macro_rules! columns {
+    () => {
+        "t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.status, t.name, t.host, t.slot, t.start_no, t.created_at_ms, \
+         t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, t.cancelled_by, \
+         t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.submitted_by, \
+         t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
+         c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, p.stored_bytes AS stderr_bytes, \
+         p.total_bytes AS stderr_total"
+    };
+}
+macro_rules! tables {
+    () => {
+        "task AS t LEFT JOIN callback AS c ON {is:c.task_id,t.id} LEFT JOIN output AS o ON {is:o.task_id,t.id} AND o.stream = 1 \
+         LEFT JOIN output AS p ON {is:p.task_id,t.id} AND p.stream = 2"
+    };
+}
 
 static GET_TASKS: Sql = Sql::new(
     "get_tasks",
-    "SELECT t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.status, t.name, t.host, t.slot, t.start_no, \
-       t.created_at_ms, t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, \
-       t.cancelled_by, t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.submitted_by, \
-       t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
-       c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, \
-       p.stored_bytes AS stderr_bytes, p.total_bytes AS stderr_total, t.spec \
-     FROM task AS t LEFT JOIN callback AS c ON c.task_id = t.id LEFT JOIN output AS o ON o.task_id = t.id AND o.stream = 1 \
-       LEFT JOIN output AS p ON p.task_id = t.id AND p.stream = 2 \
-     WHERE t.id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
+    concat!(
+        "SELECT ",
+        columns!(),
+        ", t.spec FROM ",
+        tables!(),
+        " WHERE t.id {among:$1}"
+    ),
 );
-static STATES: Sql = Sql::new(
-    "states",
-    "SELECT id, status, retried_by FROM task WHERE id IN (SELECT CAST(e.value AS BIGINT) FROM {each:$1})",
-);
+static STATES: Sql = Sql::new("states", "SELECT id, status, retried_by FROM task WHERE id {among:$1}");
 static CHAIN_ENDS: Sql = Sql::new(
     "chain_ends",
     "SELECT x.id AS asked, COALESCE((SELECT max(c.id) FROM task AS c WHERE c.root_id = t.root_id AND c.retry_of IS NOT NULL), t.id) AS live \
-     FROM (SELECT CAST(e.value AS BIGINT) AS id FROM {each:$1}) AS x JOIN task AS t ON t.id = x.id",
+     FROM (SELECT CAST(e.value AS BIGINT) AS id FROM {each:$1}) AS x JOIN task AS t ON {is:t.id,x.id}",
 );
 /// From the sequence, not from the rows: those may all be deleted, and ids never return.
 static NEWEST_ID_POSTGRES: Sql = Sql::new(
@@ -313,11 +317,13 @@ impl Db {
     /// A page, newest first. The second value says whether there is more.
     pub async fn list(&self, filter: Arc<Filter>, limit: usize) -> Result<(Vec<TaskRow>, bool), StoreError> {
         let (conditions, args) = filter.conditions();
-        let text = format!(
-            "SELECT {COLUMNS}, CASE WHEN length(t.spec) <= {SPEC_IN_LIST_BYTES_MAX} THEN t.spec END AS spec \
-             FROM task AS t {JOINS} WHERE {conditions} ORDER BY t.id DESC LIMIT {}",
-            limit + 1
-        );
+        let text = [
+            concat!("SELECT ", columns!(), ", "),
+            &format!("CASE WHEN length(t.spec) <= {SPEC_IN_LIST_BYTES_MAX} THEN t.spec END AS spec FROM "),
+            tables!(),
+            &format!(" WHERE {conditions} ORDER BY t.id DESC LIMIT {}", limit + 1),
+        ]
+        .concat();
         let mut rows: Vec<TaskRow> = self
             .read("list", move |tx| {
                 let (text, args) = (text.clone(), args.clone());

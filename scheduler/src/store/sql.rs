@@ -4,6 +4,8 @@
 //! | --- | --- | --- |
 //! | `{now}` | the database's clock, ms | the same |
 //! | `{each:$n}` | the elements of a JSON array as `e.value` | the same |
+//! | `{is:a,b}` | `a = b`, reached by an index on `a` whatever the statistics say | `a = b` |
+//! | `{among:$n}` | `IN` the numbers of a JSON array, in the same way | the same |
 //! | `{for_update}` | waits for and locks the rows | nothing: one writer |
 //! | `{for_update_of:t}` | the same, of one table | nothing |
 //! | `{skip_locked}` | locks the rows that nobody holds | nothing |
@@ -11,6 +13,11 @@
 //! Guards read `status + 0 = n` where the row is reached by its id: a plain `status = n` lets PostgreSQL
 //! choose a partial index over that state instead, and walk all its dead entries (measured: 8.7 ms
 //! instead of 0.1 ms for one row, after 6,000 tasks without a vacuum).
+//!
+//! Keys are compared as `{is:…}`. A plan is made once per connection, often while a table is nearly empty, and then
+//! to walk the whole table or its primary key really is the cheapest; it is not any more a minute later (measured: 3.7 ms
+//! instead of 0.1 ms for a dispatch, with 6,000 tasks). `a = ANY (ARRAY[b])` means the same, but is no clause to
+//! merge or hash by, so that with sequential scans switched off only the way by key is left.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -61,7 +68,8 @@ impl Sql {
     }
 }
 
-fn render(text: &str, dialect: Dialect) -> String {
+/// Replaces the tokens of a text.
+pub fn render(text: &str, dialect: Dialect) -> String {
     let mut out = String::with_capacity(text.len() + 64);
     let mut rest = text;
     while let Some(open) = rest.find('{') {
@@ -82,6 +90,23 @@ fn render(text: &str, dialect: Dialect) -> String {
                 out.push_str("json_each(");
                 out.push_str(argument);
                 out.push_str(") AS e");
+            }
+            ("is", _) => {
+                let (left, right) = argument.split_once(',').unwrap_or((argument, ""));
+                out.push_str(left);
+                out.push_str(if postgres { " = ANY (ARRAY[" } else { " = " });
+                out.push_str(right);
+                out.push_str(if postgres { "])" } else { "" });
+            }
+            ("among", true) => {
+                out.push_str("= ANY (ARRAY(SELECT CAST(e.value AS BIGINT) FROM jsonb_array_elements(");
+                out.push_str(argument);
+                out.push_str("::text::jsonb) AS e(value)))");
+            }
+            ("among", false) => {
+                out.push_str("IN (SELECT CAST(e.value AS BIGINT) FROM json_each(");
+                out.push_str(argument);
+                out.push_str(") AS e)");
             }
             ("for_update", true) => out.push_str("FOR UPDATE"),
             ("for_update_of", true) => {
@@ -117,6 +142,15 @@ mod tests {
         assert_eq!(
             S.render(Dialect::Sqlite),
             "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER), $2 FROM json_each($1) AS e "
+        );
+        let keys = "{is:t.id,x.id} OR t.id {among:$1}";
+        assert_eq!(
+            render(keys, Dialect::Postgres),
+            "t.id = ANY (ARRAY[x.id]) OR t.id = ANY (ARRAY(SELECT CAST(e.value AS BIGINT) FROM jsonb_array_elements($1::text::jsonb) AS e(value)))"
+        );
+        assert_eq!(
+            render(keys, Dialect::Sqlite),
+            "t.id = x.id OR t.id IN (SELECT CAST(e.value AS BIGINT) FROM json_each($1) AS e)"
         );
     }
 }

@@ -30,12 +30,12 @@ static PUT_KEYS: Sql = Sql::new(
 );
 static GET_KEYS: Sql = Sql::new(
     "get_keys",
-    "SELECT key, body_hash, task_ids FROM submission WHERE key IN (SELECT e.value->>'key' FROM {each:$1})",
+    "SELECT submission.key, body_hash, task_ids FROM {each:$1} JOIN submission ON {is:submission.key,e.value->>'key'}",
 );
 static SET_KEYS: Sql = Sql::new(
     "set_keys",
     "UPDATE submission SET task_ids = x.ids FROM (SELECT e.value->>'key' AS k, e.value->>'ids' AS ids FROM {each:$1}) AS x \
-     WHERE submission.key = x.k",
+     WHERE {is:submission.key,x.k}",
 );
 static NEXT_IDS: Sql = Sql::new(
     "next_ids",

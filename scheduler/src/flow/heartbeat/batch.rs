@@ -16,14 +16,11 @@ use systole_shared::error::Code;
 /// A worker: takes beats and runs their transactions, until the replica is closed.
 pub async fn worker(ctx: Arc<Context>) {
     loop {
-        let mut batch: Vec<Waiting> = Vec::with_capacity(BATCH_MAX);
-        let mut receiver = ctx.beats.receiver.lock().await;
-        let taken = tokio::select! {
-            taken = receiver.recv_many(&mut batch, BATCH_MAX) => taken,
+        let batch = tokio::select! {
+            batch = async { ctx.beats.intake.lock().await.take(BATCH_MAX).await } => batch,
             () = ctx.closed.cancelled() => return,
         };
-        drop(receiver);
-        if taken == 0 {
+        if batch.is_empty() {
             return;
         }
         run_batch(&ctx, batch).await;

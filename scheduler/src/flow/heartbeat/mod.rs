@@ -1,12 +1,13 @@
 //! Heartbeats: many beats, one transaction, each answered after its commit.
 //!
 //! A beat waits in a bounded queue; a worker takes what is there (alone it is served at once, under load
-//! batches grow by themselves), locks the runner rows and the tasks they are about, lets the pure
+//! batches grow by themselves, and when more beats are due in a moment they are waited for), locks the runner rows and the tasks they are about, lets the pure
 //! decisions of `systole_shared::heartbeat` say what each beat means, writes it, gives free runners a
 //! task, and commits.
 
 mod batch;
 mod decide;
+mod intake;
 mod register;
 mod transaction;
 
@@ -18,6 +19,7 @@ use crate::context::Context;
 use crate::parked::{Answer, Park};
 use crate::store::beats::Registration;
 use crate::store::output::Chunk;
+use intake::Intake;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systole_shared::error::Code;
@@ -92,7 +94,7 @@ type Waiting = (Arc<Beat>, oneshot::Sender<Result<Done, Refusal>>);
 /// The queue of beats.
 pub struct Beats {
     sender: mpsc::Sender<Waiting>,
-    receiver: Mutex<mpsc::Receiver<Waiting>>,
+    intake: Mutex<Intake>,
 }
 
 impl Default for Beats {
@@ -100,7 +102,7 @@ impl Default for Beats {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         Self {
             sender,
-            receiver: Mutex::new(receiver),
+            intake: Mutex::new(Intake::new(receiver)),
         }
     }
 }
