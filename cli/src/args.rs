@@ -2,6 +2,7 @@
 //! message names its option; what depends on other things is checked where it is used.
 
 use crate::url::{DEFAULT_PORT, Url};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::{ArgAction, ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -13,6 +14,8 @@ use systole_shared::error::Invalid;
 use systole_shared::id::Target;
 use systole_shared::limits::{PRIORITY_MAX, RETRIES_MAX, SLOTS_MAX};
 use systole_shared::task::TaskState;
+use systole_shared::task::signal::parse_signal;
+use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 use systole_shared::time::{parse_duration, parse_time};
 
 /// A wrong value is repeated up to this length.
@@ -94,6 +97,8 @@ pub enum Command {
     Scheduler(SchedulerArgs),
     /// Start a runner: it takes tasks and runs them on this machine
     Runner(RunnerArgs),
+    /// Start the process that has a runner's children; a runner starts its own when there is none
+    Warden(WardenArgs),
     /// Submit a task, follow its output, and end with its exit code
     Run(TaskArgs),
     /// Submit a task and print its id
@@ -115,9 +120,9 @@ pub enum Command {
 }
 
 impl Command {
-    /// Runs until it is told to stop, on all cores.
-    pub fn is_service(&self) -> bool {
-        matches!(self, Self::Up(_) | Self::Scheduler(_) | Self::Runner(_))
+    /// Uses all cores.
+    pub fn is_parallel(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Scheduler(_))
     }
 }
 
@@ -227,6 +232,17 @@ fn count(text: &str) -> Result<u64, String> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(format!("{text:?} is no number of tasks; write 1 or more")),
     }
+}
+
+/// One of a few words, which completions know.
+fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.map(name)).try_map(move |text| {
+        let found = all.into_iter().find(|&value| name(value) == text);
+        found.ok_or("is not one of them")
+    })
 }
 
 fn label(text: &str) -> Result<(String, String), String> {
@@ -471,6 +487,38 @@ pub struct RunnerArgs {
     /// The runner token [default: runner.token in ~/.config/systole/tokens/HOST_PORT]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Wait for a warden that somebody else starts, such as systemd, instead of starting one
+    #[arg(long)]
+    pub external_warden: bool,
+    #[command(flatten)]
+    pub warden: WardenTimes,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct WardenTimes {
+    /// How long tasks may run on without a runner before they are ended
+    #[arg(long, value_name = "D", default_value = "15m", value_parser = duration)]
+    pub adopt_window: Duration,
+    /// How long tasks may run on when they are to be ended
+    #[arg(long, value_name = "D", default_value = "0s", value_parser = duration)]
+    pub drain_wait: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It starts, watches and ends the tasks of the runner with the same --data-dir, and outlives it: a runner that
+crashes or is upgraded finds its tasks as they are. SIGTERM: no new tasks, those that run are ended and reported.")]
+pub struct WardenArgs {
+    /// State and output, the same as the runner's [default: $XDG_DATA_HOME/systole/runner or ~/.local/share/systole/runner]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub times: WardenTimes,
+    /// End when no runner and no task is left
+    #[arg(long)]
+    pub leave_when_idle: bool,
     #[command(flatten)]
     pub log: LogArgs,
 }
@@ -522,9 +570,6 @@ pub struct TaskArgs {
     /// Not before this long from now
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration)]
     pub delay: Option<Duration>,
-    /// End the program when it runs longer than this
-    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = positive_duration)]
-    pub timeout: Option<Duration>,
     /// A variable for the program, repeatable
     #[arg(long, value_name = "K=V", value_parser = env_var)]
     pub env: Vec<(String, String)>,
@@ -549,6 +594,44 @@ pub struct TaskArgs {
     /// Why, for those who read it later
     #[arg(long, value_name = "R", value_parser = reason)]
     pub reason: Option<String>,
+    #[command(flatten)]
+    pub clocks: ClockArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Clocks and stopping")]
+pub struct ClockArgs {
+    /// End the program when it runs longer than this
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = positive_duration)]
+    pub timeout: Option<Duration>,
+    /// Fail when no runner has taken the task after this long in the queue
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = positive_duration)]
+    pub queue_timeout: Option<Duration>,
+    /// Fail when the runner that took the task has not started it after this long
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = positive_duration)]
+    pub start_timeout: Option<Duration>,
+    /// End the program when it has written nothing for this long
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = positive_duration)]
+    pub silence_timeout: Option<Duration>,
+    /// A signal to the program before its timeout, such as USR1
+    #[arg(long, value_name = "SIG", allow_hyphen_values = true, value_parser = parse_signal, requires_all = ["warn_before", "timeout"])]
+    pub warn_signal: Option<i32>,
+    /// How long before the timeout
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = positive_duration, requires = "warn_signal")]
+    pub warn_before: Option<Duration>,
+    /// The first signal when the program is to be ended [default: TERM]
+    #[arg(long, value_name = "SIG", allow_hyphen_values = true, value_parser = parse_signal)]
+    pub kill_signal: Option<i32>,
+    /// From that signal to KILL [default: the runner's, 10s]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration)]
+    pub kill_grace: Option<Duration>,
+    /// When the runner reaches no scheduler: kill ends the program before the cluster gives the runner up
+    /// [default: continue]
+    #[arg(long, value_name = "continue|kill", hide_possible_values = true, value_parser = one_of(OnDisconnect::ALL, OnDisconnect::name))]
+    pub on_disconnect: Option<OnDisconnect>,
+    /// When the runner is started again: adopt goes on with the program, kill ends it [default: adopt]
+    #[arg(long, value_name = "adopt|kill", hide_possible_values = true, value_parser = one_of(OnRunnerRestart::ALL, OnRunnerRestart::name))]
+    pub on_runner_restart: Option<OnRunnerRestart>,
 }
 
 #[derive(Debug, Args)]
@@ -708,6 +791,26 @@ mod tests {
         for (line, option) in [
             (&["run", "--timeout", "5", "--", "x"][..], "--timeout"),
             (&["run", "--timeout", "0", "--", "x"], "--timeout"),
+            (&["run", "--queue-timeout", "0", "--", "x"], "--queue-timeout"),
+            (&["run", "--start-timeout", "5", "--", "x"], "--start-timeout"),
+            (&["run", "--silence-timeout", "-1s", "--", "x"], "--silence-timeout"),
+            (&["run", "--kill-signal", "FOO", "--", "x"], "--kill-signal"),
+            (&["run", "--kill-signal", "-9", "--", "x"], "--kill-signal"),
+            (&["run", "--kill-grace", "5", "--", "x"], "--kill-grace"),
+            (
+                &["run", "--warn-signal", "USR1", "--warn-before", "1s", "--", "x"],
+                "--timeout",
+            ),
+            (
+                &["run", "--warn-signal", "USR1", "--timeout", "9s", "--", "x"],
+                "--warn-before",
+            ),
+            (
+                &["run", "--warn-before", "1s", "--timeout", "9s", "--", "x"],
+                "--warn-signal",
+            ),
+            (&["run", "--on-disconnect", "stop", "--", "x"], "--on-disconnect"),
+            (&["run", "--on-runner-restart", "", "--", "x"], "--on-runner-restart"),
             (&["run", "--delay", "-5s", "--", "x"], "--delay"),
             (&["run", "--delay", "400d", "--", "x"], "--delay"),
             (&["run", "--at", "tomorrow", "--", "x"], "--at"),

@@ -20,6 +20,7 @@ pub const TASK_CANCELLED: u8 = 121;
 pub const TASK_SKIPPED: u8 = 122;
 /// The runner failed, not the command.
 pub const TASK_RUNNER: u8 = 123;
+/// One of its timeouts was over.
 pub const TASK_TIMEOUT: u8 = 124;
 /// The scheduler went away while the task was followed.
 pub const NO_VERDICT: u8 = 125;
@@ -53,7 +54,7 @@ fn of_failed(outcome: &v1::Outcome) -> u8 {
             .map_or(NO, |signal| u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX)),
         "start_failed" if outcome.message.starts_with("program not found") => PROGRAM_NOT_FOUND,
         "start_failed" => TASK_NOT_STARTED,
-        "timeout" => TASK_TIMEOUT,
+        "timeout" | "queue_timeout" | "start_timeout" | "silence_timeout" => TASK_TIMEOUT,
         "runner_lost" | "runner_restarted" | "runner_stopped" | "not_started" | "fenced" => TASK_RUNNER,
         "cancelled" => TASK_CANCELLED,
         "skipped" => TASK_SKIPPED,
@@ -99,6 +100,9 @@ mod tests {
             (Failed, "start_failed", None, None, "program not found: x", 127),
             (Failed, "start_failed", None, None, "no directory /nowhere", 126),
             (Failed, "timeout", None, Some(15), "", 124),
+            (Failed, "queue_timeout", None, None, "", 124),
+            (Failed, "start_timeout", None, None, "", 124),
+            (Failed, "silence_timeout", None, Some(15), "", 124),
             (Failed, "runner_lost", None, None, "", 123),
             (Failed, "runner_restarted", None, None, "", 123),
             (Failed, "runner_stopped", None, None, "", 123),

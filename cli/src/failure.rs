@@ -267,7 +267,10 @@ fn option_of(field: &str) -> String {
             "0" => "the program".into(),
             n => format!("argument {n}"),
         },
-        "timeout_ms" => "--timeout".into(),
+        "timeout_ms" | "queue_timeout_ms" | "start_timeout_ms" | "silence_timeout_ms" | "warn_signal"
+        | "warn_before_ms" | "kill_signal" | "kill_grace_ms" | "on_disconnect" | "on_runner_restart" => {
+            format!("--{}", name.trim_end_matches("_ms").replace('_', "-"))
+        }
         "run_at_ms" => "--at".into(),
         "delay_ms" => "--delay".into(),
         "tags" | "tag" => "--tag".into(),
@@ -424,6 +427,11 @@ mod tests {
             ("tags[1]", "--tag"),
             ("env[0]", "--env"),
             ("run_at_ms", "--at"),
+            ("timeout_ms", "--timeout"),
+            ("queue_timeout_ms", "--queue-timeout"),
+            ("kill_grace_ms", "--kill-grace"),
+            ("kill_signal", "--kill-signal"),
+            ("on_runner_restart", "--on-runner-restart"),
             ("retry.delay_ms", "--retry-delay"),
             ("target_slot", "--runner"),
             ("items[3].key", "--key"),

@@ -47,8 +47,13 @@ fn start(cli: &args::Cli) -> Result<u8, Failure> {
     if let args::Command::Completions(completions) = &cli.command {
         return Ok(commands::completions::run(completions));
     }
-    // A client asks one question and goes: threads would only cost start time. Services use all cores.
-    let mut builder = if cli.command.is_service() {
+    // Before anything makes a thread: the warden is one process with few threads, each of its own making.
+    if let args::Command::Warden(warden) = &cli.command {
+        return commands::warden::run(&cli.global, warden);
+    }
+    // A client asks one question and goes: threads would only cost start time. Schedulers use all cores. A runner has
+    // little to do beside its warden, and one thread does that with fewer wake-ups than many.
+    let mut builder = if cli.command.is_parallel() {
         tokio::runtime::Builder::new_multi_thread()
     } else {
         tokio::runtime::Builder::new_current_thread()

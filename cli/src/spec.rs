@@ -10,6 +10,7 @@ use systole_proto::convert::spec_to_wire;
 use systole_proto::v1;
 use systole_shared::error::Code;
 use systole_shared::limits::DURATION_MS_MAX;
+use systole_shared::task::signal::SIGTERM;
 use systole_shared::task::{Retry, TaskSpec};
 use systole_shared::time::format_utc;
 
@@ -48,6 +49,7 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         (None, true) => Some(here()?),
         (None, false) => None,
     };
+    let clocks = &args.clocks;
     let spec = TaskSpec {
         command,
         name: args.name.clone().unwrap_or_default(),
@@ -57,7 +59,16 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         target: args.runner.clone(),
         run_at_ms: args.at,
         delay_ms: args.delay.map(millis).filter(|&ms| ms > 0),
-        timeout_ms: args.timeout.map(millis),
+        timeout_ms: clocks.timeout.map(millis),
+        queue_timeout_ms: clocks.queue_timeout.map(millis),
+        start_timeout_ms: clocks.start_timeout.map(millis),
+        silence_timeout_ms: clocks.silence_timeout.map(millis),
+        warn_signal: clocks.warn_signal,
+        warn_before_ms: clocks.warn_before.map(millis),
+        kill_signal: clocks.kill_signal.unwrap_or(SIGTERM),
+        kill_grace_ms: clocks.kill_grace.map(millis),
+        on_disconnect: clocks.on_disconnect.unwrap_or_default(),
+        on_runner_restart: clocks.on_runner_restart.unwrap_or_default(),
         env: args.env.clone(),
         dir,
         callback_url: args.callback.clone(),
@@ -125,6 +136,7 @@ mod tests {
     use crate::args::{Cli, Command};
     use clap::Parser as _;
     use std::os::unix::ffi::OsStringExt as _;
+    use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 
     const NOW: i64 = 1_800_000_000_000;
 
@@ -197,6 +209,52 @@ mod tests {
     }
 
     #[test]
+    fn clocks_become_part_of_the_task() {
+        let line = [
+            "--timeout",
+            "1h",
+            "--queue-timeout",
+            "90m",
+            "--start-timeout",
+            "5s",
+            "--silence-timeout",
+            "20m",
+            "--warn-signal",
+            "usr1",
+            "--warn-before",
+            "5m",
+            "--kill-signal",
+            "SIGINT",
+            "--kill-grace",
+            "0",
+            "--on-disconnect",
+            "kill",
+            "--on-runner-restart",
+            "kill",
+            "--",
+            "x",
+        ];
+        let spec = task_spec(&args(&line)).expect("valid");
+        assert_eq!(spec.validate(NOW), Ok(()));
+        assert_eq!(
+            (spec.queue_timeout_ms, spec.start_timeout_ms, spec.silence_timeout_ms),
+            (Some(5_400_000), Some(5_000), Some(1_200_000))
+        );
+        assert_eq!((spec.warn_signal, spec.warn_before_ms), (Some(10), Some(300_000)));
+        assert_eq!((spec.kill_signal, spec.kill_grace_ms), (2, Some(0)));
+        assert_eq!(
+            (spec.on_disconnect, spec.on_runner_restart),
+            (OnDisconnect::Kill, OnRunnerRestart::Kill)
+        );
+        let plain = task_spec(&args(&["--", "x"])).expect("valid");
+        assert_eq!((plain.kill_signal, plain.kill_grace_ms), (SIGTERM, None));
+        assert_eq!(
+            (plain.on_disconnect, plain.on_runner_restart),
+            (OnDisconnect::Continue, OnRunnerRestart::Adopt)
+        );
+    }
+
+    #[test]
     fn a_shell_text_is_one_argument() {
         let spec = task_spec(&args(&["--shell", "a | b; c"])).expect("valid");
         assert_eq!(spec.command, ["/bin/sh", "-c", "a | b; c"]);
@@ -227,6 +285,34 @@ mod tests {
             (&["--env", "A=1", "--env", "A=2", "--", "x"], "--env: "),
             (&["--require", "a=1", "--require", "a=2", "--", "x"], "--require: "),
             (&["--name", "a\nb", "--", "x"], "--name: "),
+            (&["--kill-signal", "STOP", "--", "x"], "--kill-signal: SIGSTOP "),
+            (&["--kill-grace", "25h", "--", "x"], "--kill-grace: "),
+            (
+                &[
+                    "--timeout",
+                    "1m",
+                    "--warn-signal",
+                    "KILL",
+                    "--warn-before",
+                    "1s",
+                    "--",
+                    "x",
+                ],
+                "--warn-signal: ",
+            ),
+            (
+                &[
+                    "--timeout",
+                    "1m",
+                    "--warn-signal",
+                    "USR1",
+                    "--warn-before",
+                    "1m",
+                    "--",
+                    "x",
+                ],
+                "--warn-before: 1m is not shorter",
+            ),
             (&["--", ""], "the program: "),
         ] {
             let message = refused(line);

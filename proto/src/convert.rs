@@ -8,6 +8,9 @@ use systole_shared::heartbeat::{ResetReason, Said};
 use systole_shared::id::Target;
 use systole_shared::limits::{DURATION_MS_MAX, MESSAGE_CHARS_MAX};
 use systole_shared::policy::lane::Labels;
+use systole_shared::task::detail::{EndDetail, SignalSent, Usage};
+use systole_shared::task::signal::SIGTERM;
+use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 use systole_shared::task::{Outcome, OutcomeKind, Retry, TaskSpec, TaskState};
 
 /// Metadata key that carries the catalogue code of a refused call.
@@ -66,6 +69,49 @@ fn some_ms(ms: u64) -> Option<u64> {
     (ms != 0).then_some(ms)
 }
 
+/// A value of a later version is refused: what it asks for would not be done.
+fn on_disconnect_from_wire(number: i32) -> Result<OnDisconnect, Invalid> {
+    match v1::OnDisconnect::try_from(number) {
+        Ok(v1::OnDisconnect::Unspecified) => Ok(OnDisconnect::default()),
+        Ok(v1::OnDisconnect::Continue) => Ok(OnDisconnect::Continue),
+        Ok(v1::OnDisconnect::Kill) => Ok(OnDisconnect::Kill),
+        Err(_) => Err(Invalid::new(
+            "on_disconnect",
+            format!("{number} is neither continue nor kill"),
+        )),
+    }
+}
+
+fn on_disconnect_to_wire(policy: OnDisconnect) -> v1::OnDisconnect {
+    match policy {
+        OnDisconnect::Continue => v1::OnDisconnect::Continue,
+        OnDisconnect::Kill => v1::OnDisconnect::Kill,
+    }
+}
+
+fn on_runner_restart_from_wire(number: i32) -> Result<OnRunnerRestart, Invalid> {
+    match v1::OnRunnerRestart::try_from(number) {
+        Ok(v1::OnRunnerRestart::Unspecified) => Ok(OnRunnerRestart::default()),
+        Ok(v1::OnRunnerRestart::Adopt) => Ok(OnRunnerRestart::Adopt),
+        Ok(v1::OnRunnerRestart::Kill) => Ok(OnRunnerRestart::Kill),
+        Err(_) => Err(Invalid::new(
+            "on_runner_restart",
+            format!("{number} is neither adopt nor kill"),
+        )),
+    }
+}
+
+fn on_runner_restart_to_wire(policy: OnRunnerRestart) -> v1::OnRunnerRestart {
+    match policy {
+        OnRunnerRestart::Adopt => v1::OnRunnerRestart::Adopt,
+        OnRunnerRestart::Kill => v1::OnRunnerRestart::Kill,
+    }
+}
+
+fn some_signal(signal: i32) -> Option<i32> {
+    (signal != 0).then_some(signal)
+}
+
 /// Structure only; [`TaskSpec::validate`] checks the values.
 pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
     let target = match (some_text(spec.target_host), spec.target_slot) {
@@ -93,6 +139,15 @@ pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
         run_at_ms,
         delay_ms: some_ms(spec.delay_ms),
         timeout_ms: some_ms(spec.timeout_ms),
+        queue_timeout_ms: some_ms(spec.queue_timeout_ms),
+        start_timeout_ms: some_ms(spec.start_timeout_ms),
+        silence_timeout_ms: some_ms(spec.silence_timeout_ms),
+        warn_signal: some_signal(spec.warn_signal),
+        warn_before_ms: some_ms(spec.warn_before_ms),
+        kill_signal: some_signal(spec.kill_signal).unwrap_or(SIGTERM),
+        kill_grace_ms: spec.kill_grace_ms,
+        on_disconnect: on_disconnect_from_wire(spec.on_disconnect)?,
+        on_runner_restart: on_runner_restart_from_wire(spec.on_runner_restart)?,
         env: spec.env.into_iter().map(|var| (var.name, var.value)).collect(),
         dir: some_text(spec.dir),
         callback_url: some_text(spec.callback_url),
@@ -133,6 +188,15 @@ pub fn spec_to_wire(spec: &TaskSpec) -> v1::TaskSpec {
             delay_ms: spec.retry.delay_ms,
         }),
         job: spec.job.clone().unwrap_or_default(),
+        on_disconnect: on_disconnect_to_wire(spec.on_disconnect).into(),
+        on_runner_restart: on_runner_restart_to_wire(spec.on_runner_restart).into(),
+        kill_signal: spec.kill_signal,
+        kill_grace_ms: spec.kill_grace_ms,
+        warn_signal: spec.warn_signal.unwrap_or(0),
+        warn_before_ms: spec.warn_before_ms.unwrap_or(0),
+        queue_timeout_ms: spec.queue_timeout_ms.unwrap_or(0),
+        start_timeout_ms: spec.start_timeout_ms.unwrap_or(0),
+        silence_timeout_ms: spec.silence_timeout_ms.unwrap_or(0),
     }
 }
 
@@ -147,6 +211,54 @@ pub fn outcome_to_wire(outcome: &Outcome) -> v1::Outcome {
         exit_code: outcome.exit_code,
         signal: outcome.signal,
         message: outcome.message.clone(),
+    }
+}
+
+/// Within the bounds of what is stored.
+pub fn detail_from_wire(detail: v1::EndDetail) -> EndDetail {
+    EndDetail {
+        tree_empty: detail.tree_empty,
+        signals: detail
+            .signals
+            .into_iter()
+            .map(|sent| SignalSent {
+                signal: sent.signal,
+                at_ms: sent.at_ms,
+            })
+            .collect(),
+        leftovers: detail.leftovers,
+        usage: detail.usage.map(|usage| Usage {
+            user_cpu_us: usage.user_cpu_us,
+            system_cpu_us: usage.system_cpu_us,
+            peak_memory_bytes: usage.peak_memory_bytes,
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
+        }),
+        note: detail.note,
+    }
+    .bounded()
+}
+
+pub fn detail_to_wire(detail: EndDetail) -> v1::EndDetail {
+    v1::EndDetail {
+        tree_empty: detail.tree_empty,
+        signals: detail
+            .signals
+            .into_iter()
+            .map(|sent| v1::SignalSent {
+                signal: sent.signal,
+                at_ms: sent.at_ms,
+            })
+            .collect(),
+        leftovers: detail.leftovers,
+        usage: detail.usage.map(|usage| v1::Usage {
+            user_cpu_us: usage.user_cpu_us,
+            system_cpu_us: usage.system_cpu_us,
+            peak_memory_bytes: usage.peak_memory_bytes,
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
+        }),
+        note: detail.note,
     }
 }
 
@@ -193,6 +305,8 @@ pub fn stopped_by_to_wire(by: Option<StoppedBy>) -> v1::StoppedBy {
         Some(StoppedBy::Timeout) => v1::StoppedBy::Timeout,
         Some(StoppedBy::Fence) => v1::StoppedBy::Fence,
         Some(StoppedBy::Drain) => v1::StoppedBy::Drain,
+        Some(StoppedBy::Silence) => v1::StoppedBy::Silence,
+        Some(StoppedBy::RunnerRestart) => v1::StoppedBy::RunnerRestart,
     }
 }
 
@@ -202,6 +316,8 @@ fn stopped_by_from_wire(by: i32) -> Option<StoppedBy> {
         Ok(v1::StoppedBy::Timeout) => Some(StoppedBy::Timeout),
         Ok(v1::StoppedBy::Fence) => Some(StoppedBy::Fence),
         Ok(v1::StoppedBy::Drain) => Some(StoppedBy::Drain),
+        Ok(v1::StoppedBy::Silence) => Some(StoppedBy::Silence),
+        Ok(v1::StoppedBy::RunnerRestart) => Some(StoppedBy::RunnerRestart),
         Ok(v1::StoppedBy::Unspecified) | Err(_) => None,
     }
 }
@@ -265,7 +381,73 @@ mod tests {
             ..TaskSpec::default()
         }
         .with_defaults();
-        assert_eq!(spec_from_wire(spec_to_wire(&spec)), Ok(spec));
+        assert_eq!(spec_from_wire(spec_to_wire(&spec)), Ok(spec.clone()));
+        let stopping = TaskSpec {
+            queue_timeout_ms: Some(1),
+            start_timeout_ms: Some(2),
+            silence_timeout_ms: Some(3),
+            warn_signal: Some(10),
+            warn_before_ms: Some(1_000),
+            kill_signal: 2,
+            kill_grace_ms: Some(0),
+            on_disconnect: OnDisconnect::Kill,
+            on_runner_restart: OnRunnerRestart::Kill,
+            ..spec
+        };
+        assert_eq!(spec_from_wire(spec_to_wire(&stopping)), Ok(stopping));
+    }
+
+    #[test]
+    fn a_policy_of_a_later_version_is_refused_by_name() {
+        let mut spec = v1::TaskSpec {
+            on_disconnect: 9,
+            ..v1::TaskSpec::default()
+        };
+        assert_eq!(
+            spec_from_wire(spec.clone()).expect_err("refused").field,
+            "on_disconnect"
+        );
+        spec.on_disconnect = 0;
+        spec.on_runner_restart = 9;
+        assert_eq!(spec_from_wire(spec).expect_err("refused").field, "on_runner_restart");
+    }
+
+    #[test]
+    fn what_stopped_a_child_survives_the_wire() {
+        for by in [
+            None,
+            Some(StoppedBy::Reset),
+            Some(StoppedBy::Timeout),
+            Some(StoppedBy::Fence),
+            Some(StoppedBy::Drain),
+            Some(StoppedBy::Silence),
+            Some(StoppedBy::RunnerRestart),
+        ] {
+            assert_eq!(stopped_by_from_wire(stopped_by_to_wire(by).into()), by);
+        }
+    }
+
+    #[test]
+    fn a_detail_survives_the_wire_within_its_bounds() {
+        let detail = EndDetail {
+            tree_empty: Some(false),
+            signals: vec![SignalSent { signal: 15, at_ms: 7 }],
+            leftovers: 2,
+            usage: Some(Usage {
+                user_cpu_us: Some(1),
+                system_cpu_us: Some(2),
+                peak_memory_bytes: Some(3),
+                read_bytes: Some(4),
+                written_bytes: Some(5),
+            }),
+            note: "x".into(),
+        };
+        assert_eq!(detail_from_wire(detail_to_wire(detail.clone())), detail);
+        let long = v1::EndDetail {
+            note: "x".repeat(5_000),
+            ..v1::EndDetail::default()
+        };
+        assert_eq!(detail_from_wire(long).note.len(), 1_024);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a runner process is told at its start, and whether it makes sense.
 
 use crate::RunnerError;
+use crate::warden::client::Origin;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +30,16 @@ pub struct RunnerConfig {
     pub data_dir: PathBuf,
     /// From TERM to KILL; default 10 s.
     pub kill_grace: Duration,
+    /// Where the process comes from that has the children.
+    pub warden: Origin,
+    /// How long running tasks may go on when the runner is told to end them; default 0.
+    pub drain_wait: Duration,
+    /// How long running tasks may go on without an agent; default 15 min.
+    pub adopt_window: Duration,
 }
+
+/// Default of [`RunnerConfig::adopt_window`].
+pub const ADOPT_WINDOW: Duration = Duration::from_secs(15 * 60);
 
 /// Without the token: configurations end up in logs.
 impl std::fmt::Debug for RunnerConfig {
@@ -81,6 +91,9 @@ pub(crate) mod tests {
             labels: BTreeMap::new(),
             data_dir: data_dir.to_owned(),
             kill_grace: Duration::from_secs(1),
+            warden: Origin::Elsewhere,
+            drain_wait: Duration::ZERO,
+            adopt_window: ADOPT_WINDOW,
         }
     }
 

@@ -40,13 +40,18 @@ pub fn machine_id() -> String {
 }
 
 /// For people: `Linux 6.1 x86_64`.
-pub fn facts() -> String {
+fn system() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.trim().splitn(3, '.');
     match (numbers.next(), numbers.next()) {
         (Some(major), Some(minor)) => format!("Linux {major}.{minor} {}", std::env::consts::ARCH),
         _ => format!("Linux {}", std::env::consts::ARCH),
     }
+}
+
+/// What a beat tells of the host, as JSON.
+pub fn facts(guard: &str) -> String {
+    serde_json::json!({"system": system(), "guard": guard}).to_string()
 }
 
 /// The user this process, and so each child, runs as.
@@ -86,7 +91,7 @@ mod tests {
 
     #[test]
     fn facts_are_short() {
-        let facts = facts();
+        let facts = system();
         assert!(facts.starts_with("Linux ") && facts.len() < 40, "{facts}");
     }
 }

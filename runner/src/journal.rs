@@ -18,9 +18,12 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 use systole_proto::{convert, v1};
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::task::OutcomeKind;
+use systole_shared::task::detail::EndDetail;
 
 /// Names in the directory of a task. The child writes the two streams itself, and starts in the last
 /// one when its task names no directory.
@@ -73,6 +76,8 @@ pub struct Ended {
     pub stopped_by: Option<StoppedBy>,
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
+    #[serde(default)]
+    pub detail: EndDetail,
 }
 
 impl Ended {
@@ -92,6 +97,14 @@ impl Ended {
             stopped_by: None,
             stdout_bytes: 0,
             stderr_bytes: 0,
+            detail: EndDetail::default(),
+        }
+    }
+
+    fn ran_ms(&self) -> u64 {
+        match self.started_at_ms {
+            0 => 0,
+            started => self.ended_at_ms.saturating_sub(started),
         }
     }
 
@@ -112,6 +125,7 @@ impl Ended {
             stopped_by: convert::stopped_by_to_wire(self.stopped_by).into(),
             stdout_bytes: self.stdout_bytes,
             stderr_bytes: self.stderr_bytes,
+            detail: Some(convert::detail_to_wire(self.detail.clone())),
             output,
         }
     }
@@ -126,20 +140,68 @@ enum Line<'a> {
     End(Cow<'a, Ended>),
 }
 
-/// The journal of one task, as long as its start needs it.
+/// What one task has open, from its begin until it is forgotten.
 #[derive(Debug)]
-pub struct TaskJournal(File);
+pub struct TaskFiles {
+    pub dir: PathBuf,
+    pub journal: File,
+    pub stdout: File,
+    pub stderr: File,
+    /// There is an empty working directory already.
+    pub has_work: bool,
+}
 
-impl TaskJournal {
-    /// The process of a begun task, so that the next start can end it if this process dies.
-    pub fn started(mut self, process: ProcessRecord) -> io::Result<()> {
-        append(&mut self.0, &Line::Process(process))
+impl TaskFiles {
+    fn create(dir: PathBuf) -> io::Result<Self> {
+        DirBuilder::new().mode(0o700).create(&dir)?;
+        Ok(Self {
+            journal: open(&dir.join(JOURNAL))?,
+            stdout: open(&dir.join(STDOUT))?,
+            stderr: open(&dir.join(STDERR))?,
+            has_work: false,
+            dir,
+        })
+    }
+
+    /// The process of a begun task, so that the next warden can end it if this one dies.
+    pub fn started(&self, process: ProcessRecord) -> io::Result<()> {
+        append(&self.journal, &Line::Process(process))
+    }
+
+    /// Bytes that the child wrote to each stream.
+    pub fn sizes(&self) -> [u64; 2] {
+        [&self.stdout, &self.stderr].map(|file| file.metadata().map_or(0, |meta| meta.len()))
+    }
+
+    /// How long ago the child last wrote anything.
+    pub fn age(&self) -> Duration {
+        let written = [&self.stdout, &self.stderr].map(|file| file.metadata().and_then(|meta| meta.modified()).ok());
+        let newest = written.into_iter().flatten().max();
+        newest.and_then(|at| at.elapsed().ok()).unwrap_or_default()
+    }
+
+    /// Keeps the end of a task until it is acknowledged.
+    ///
+    /// Synced only after a run of some length: a power cut then cannot take the result of long work. For a
+    /// short task the sync would cost more than the task, and a lost result is told as `runner_restarted`.
+    pub fn end(&self, ended: &Ended) -> io::Result<()> {
+        append(&self.journal, &Line::End(Cow::Borrowed(ended)))?;
+        if ended.ran_ms() > RESULT_SYNC_AFTER_MS {
+            self.journal.sync_all()?;
+            File::open(&self.dir)?.sync_all()?;
+        }
+        Ok(())
     }
 }
 
 /// The wall clock as the contract has it.
 pub fn now_ms() -> u64 {
     convert::time_to_wire(systole_shared::clock::now_ms())
+}
+
+/// The directory of a task, for readers.
+pub fn task_dir(root: &Path, task_id: i64) -> PathBuf {
+    root.join("tasks").join(task_id.to_string())
 }
 
 /// What lies in one directory of `tasks/`.
@@ -156,6 +218,40 @@ pub struct Journal {
     tasks: PathBuf,
     unclaimed: PathBuf,
     spares: Spares,
+    trash: Trash,
+}
+
+/// Where forgotten tasks go, and the thread that deletes them.
+#[derive(Debug)]
+struct Trash {
+    dir: PathBuf,
+    queue: mpsc::Sender<PathBuf>,
+}
+
+impl Trash {
+    /// Begins with what an earlier process did not come to delete.
+    fn open(dir: PathBuf) -> io::Result<Self> {
+        make_private_dir(&dir)?;
+        let (queue, paths) = mpsc::channel::<PathBuf>();
+        for entry in std::fs::read_dir(&dir)? {
+            let _ = queue.send(entry?.path());
+        }
+        std::thread::Builder::new().name("trash".into()).spawn(move || {
+            for path in paths {
+                if let Err(error) = std::fs::remove_dir_all(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(path = %path.display(), %error, "what an ended task left could not be deleted");
+                }
+            }
+        })?;
+        Ok(Self { dir, queue })
+    }
+
+    /// The queue holds names only; each is a directory that lies in `trash/` anyway, and is found there at the next start.
+    fn delete(&self, path: PathBuf) {
+        let _ = self.queue.send(path);
+    }
 }
 
 impl Journal {
@@ -165,6 +261,7 @@ impl Journal {
             tasks: root.join("tasks"),
             unclaimed: root.join("unclaimed"),
             spares: Spares::open(root.join("spare"), spares),
+            trash: Trash::open(root.join("trash"))?,
         };
         make_private_dir(&journal.tasks)?;
         make_private_dir(&journal.unclaimed)?;
@@ -175,67 +272,48 @@ impl Journal {
         self.tasks.join(task_id.to_string())
     }
 
-    /// Opens the journal of a task. `AlreadyExists`: this host has it already, and it must not be begun.
-    pub fn begin(&self, begin: &Begin) -> io::Result<TaskJournal> {
+    /// Begins a task. `AlreadyExists`: this host has it already, and it must not be begun.
+    pub fn begin(&self, begin: &Begin) -> io::Result<TaskFiles> {
         let dir = self.dir(begin.task_id);
-        if !self.spares.take(&dir)? {
-            DirBuilder::new().mode(0o700).create(&dir)?;
-        }
-        let mut file = open(&dir)?;
-        append(&mut file, &Line::Begin(Cow::Borrowed(begin)))?;
-        Ok(TaskJournal(file))
+        let files = match self.spares.take(&dir)? {
+            Some(files) => files,
+            None => TaskFiles::create(dir)?,
+        };
+        append(&files.journal, &Line::Begin(Cow::Borrowed(begin)))?;
+        Ok(files)
     }
 
-    /// Keeps the end of a task until it is acknowledged.
-    ///
-    /// Synced only after a run of some length: a power cut then cannot take the result of long work. For a
-    /// short task the sync would cost more than the task, and a lost result is told as `runner_restarted`.
+    /// The end of a task whose files are not open (any more), or that never had any.
     pub fn end(&self, ended: &Ended) -> io::Result<()> {
         let dir = self.dir(ended.task_id);
-        let ran_ms = match ended.started_at_ms {
-            0 => 0,
-            started => ended.ended_at_ms.saturating_sub(started),
-        };
-        let mut file = match open(&dir) {
-            // Only a task that could not even be begun has no directory.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_private_dir(&dir)?;
-                open(&dir)?
-            }
-            opened => opened?,
-        };
-        append(&mut file, &Line::End(Cow::Borrowed(ended)))?;
-        if ran_ms > RESULT_SYNC_AFTER_MS {
-            file.sync_all()?;
+        make_private_dir(&dir)?;
+        let journal = open(&dir.join(JOURNAL))?;
+        append(&journal, &Line::End(Cow::Borrowed(ended)))?;
+        if ended.ran_ms() > RESULT_SYNC_AFTER_MS {
+            journal.sync_all()?;
             File::open(&dir)?.sync_all()?;
         }
         Ok(())
     }
 
     /// Forgets a task that is over. Its directory is kept for a later task, if it is fit for that.
-    pub fn recycle(&self, task_id: i64) -> io::Result<()> {
-        if self.spares.keep(&self.dir(task_id)) {
+    pub fn recycle(&self, task_id: i64, files: TaskFiles, nobody_inside: bool) -> io::Result<()> {
+        if self.spares.keep(files, nobody_inside) {
             return Ok(());
         }
         self.remove(task_id)
     }
 
-    /// Forgets a task with all it left. Stopped half-way it is harmless: without its journal it was not
-    /// begun, and with it the same end is reported again.
+    /// Forgets a task with all it left, which may be much: a thread of its own deletes it.
     pub fn remove(&self, task_id: i64) -> io::Result<()> {
-        let dir = self.dir(task_id);
-        // Usually these are all; to look for more costs twice as much.
-        for name in [STDOUT, STDERR, JOURNAL] {
-            // Not there, or not to be removed: the last line tells.
-            let _ = std::fs::remove_file(dir.join(name));
-        }
-        let _ = std::fs::remove_dir(dir.join(WORK));
-        if std::fs::remove_dir(&dir).is_ok() {
-            return Ok(());
-        }
-        match std::fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => Ok(()),
+        let aside = self.trash.dir.join(uuid::Uuid::new_v4().to_string());
+        match std::fs::rename(self.dir(task_id), &aside) {
+            Ok(()) => {
+                self.trash.delete(aside);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -280,15 +358,12 @@ impl Journal {
     }
 }
 
-fn open(dir: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o600)
-        .open(dir.join(JOURNAL))
+/// For appending: whatever else opens the same file, no byte is written over another.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-fn append(file: &mut File, line: &Line<'_>) -> io::Result<()> {
+fn append(mut file: &File, line: &Line<'_>) -> io::Result<()> {
     // A line end before it, too: half a line of an earlier process must not swallow this one.
     let mut text = vec![b'\n'];
     serde_json::to_writer(&mut text, line)?;

@@ -4,9 +4,9 @@
 //! schedulers through the contract only and must not know how they store or choose tasks. What an
 //! answer means is decided by `systole_shared::heartbeat::react`; this crate makes it happen.
 //!
-//! From the outside in: [`run`] wires everything; `agent` is the loop of one slot; `link` is the way
-//! to the schedulers; `child` starts, watches and ends processes; `journal` is what is known on disk;
-//! `spare` keeps folders of former tasks for later ones.
+//! It is two processes. The agent ([`run`] wires it; `agent` is the loop of one slot, `link` the way to the schedulers)
+//! talks to the cluster. The [`warden`] beside it has the children: `child` starts them, `warden` watches and ends them,
+//! `journal` is what is known of them on disk, and `spare` keeps folders of former tasks for later ones.
 
 mod agent;
 mod backoff;
@@ -19,10 +19,13 @@ mod journal;
 mod link;
 mod procfs;
 mod run;
+mod shutdown;
 mod spare;
 mod state_dir;
 mod sweep;
+pub mod warden;
 
 pub use error::RunnerError;
 pub use host::default_host_name;
 pub use run::run;
+pub use shutdown::Shutdown;

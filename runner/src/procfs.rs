@@ -1,5 +1,4 @@
-//! Reading `/proc`: which processes there are, and which of them belong to a task. Decides nothing
-//! and signals nobody.
+//! Processes as the kernel shows them: which there are, and which of them belong to a task. Decides nothing.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,6 +8,7 @@ use std::io::{self, Read as _};
 pub struct Process {
     pub pid: i32,
     pub state: char,
+    pub parent: i32,
     pub group: i32,
     pub session: i32,
     /// Field 22, in clock ticks since boot: with the pid it names a process for the whole boot.
@@ -30,6 +30,7 @@ fn parse(stat: &str) -> Option<Process> {
     Some(Process {
         pid,
         state: fields.first()?.chars().next()?,
+        parent: fields.get(1)?.parse().ok()?,
         group: fields.get(2)?.parse().ok()?,
         session: fields.get(3)?.parse().ok()?,
         start_time: fields.get(19)?.parse().ok()?,
@@ -66,6 +67,31 @@ pub fn has_variables(pid: i32, wanted: &[String]) -> bool {
         .all(|want| environ.split(|&b| b == 0).any(|var| var == want.as_bytes()))
 }
 
+/// Processes that were orphaned below this one and came to it: those are children of its first thread, because all
+/// others are forked by other threads.
+pub fn orphans() -> Vec<i32> {
+    let me = std::process::id();
+    match std::fs::read_to_string(format!("/proc/self/task/{me}/children")) {
+        Ok(text) => text
+            .split_ascii_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect(),
+        // A kernel without this file.
+        Err(_) => {
+            let me = i32::try_from(me).unwrap_or(0);
+            let all = processes().unwrap_or_default();
+            all.iter().filter(|p| p.parent == me).map(|p| p.pid).collect()
+        }
+    }
+}
+
+/// Signals a process group, by any number.
+#[expect(unsafe_code, reason = "nix has no names for real-time signals")]
+pub fn kill_group(group: i32, number: i32) -> nix::Result<()> {
+    // SAFETY: a system call on numbers.
+    nix::errno::Errno::result(unsafe { libc::killpg(group, number) }).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +102,7 @@ mod tests {
         let expected = Process {
             pid: 42,
             state: 'S',
+            parent: 1,
             group: 40,
             session: 41,
             start_time: 777,

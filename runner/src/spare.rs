@@ -2,21 +2,23 @@
 //!
 //! A short task would make five inodes and delete them again, and ext4 does not hand out an inode that was
 //! deleted a moment ago: it searches past all of them, which takes a third of a busy runner's time. Here
-//! a folder of a former task becomes that of the next one, with its journal and its two output files, emptied.
+//! a folder of a former task becomes that of the next one, with its journal and its two output files, emptied
+//! and still open.
 //!
 //! A process that a task left behind may still hold its output open, and would write into that of the
-//! next task. So the folder is kept only if nobody else has either file open, and otherwise deleted as ever.
-//! Whether somebody is *in* a directory cannot be found out: the working directory is never kept.
+//! next task. So the folder is kept only if nobody else has either file open, and otherwise deleted as ever. Its
+//! working directory is kept only if it is empty and every process of the task was seen gone: whether somebody
+//! else is *in* a directory cannot be found out.
 
-use crate::journal::{JOURNAL, STDERR, STDOUT, WORK};
+use crate::journal::{JOURNAL, STDERR, STDOUT, TaskFiles, WORK};
 use crate::state_dir::make_private_dir;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::unistd::geteuid;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -35,8 +37,8 @@ pub struct Spares {
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// Names of folders. The last one is taken first: it is the likeliest to be in every cache.
-    free: Vec<u64>,
+    /// The last one is taken first: it is the likeliest to be in every cache.
+    free: Vec<TaskFiles>,
     /// Places promised to folders that are being emptied.
     promised: usize,
     next: u64,
@@ -60,41 +62,45 @@ impl Spares {
         }
     }
 
-    /// Makes a kept folder the one at `target`. False: there is none, and `target` is to be created.
-    pub fn take(&self, target: &Path) -> io::Result<bool> {
-        let Some(name) = self.pool().free.pop() else {
-            return Ok(false);
+    /// Makes a kept folder the one at `target`. `None`: there is none, and `target` is to be created.
+    pub fn take(&self, target: &Path) -> io::Result<Option<TaskFiles>> {
+        let Some(mut files) = self.pool().free.pop() else {
+            return Ok(None);
         };
-        let path = self.path(name);
         // Even an empty directory there is somebody's; a plain rename would replace it.
-        match renameat2(AT_FDCWD, &path, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE) {
-            Ok(()) => Ok(true),
+        match renameat2(AT_FDCWD, &files.dir, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE) {
+            Ok(()) => {
+                target.clone_into(&mut files.dir);
+                Ok(Some(files))
+            }
             Err(Errno::EEXIST) => {
-                self.pool().free.push(name);
+                self.pool().free.push(files);
                 Err(io::ErrorKind::AlreadyExists.into())
             }
             // Gone, or a file system without this call.
             Err(_) => {
-                let _ = std::fs::remove_dir_all(&path);
-                Ok(false)
+                let _ = std::fs::remove_dir_all(&files.dir);
+                Ok(None)
             }
         }
     }
 
     /// Takes the folder of a task that is over, if it is fit for another. False: it is to be deleted.
     /// Either way the task is forgotten: without its journal it was never begun.
-    pub fn keep(&self, folder: &Path) -> bool {
+    pub fn keep(&self, mut files: TaskFiles, nobody_inside: bool) -> bool {
         let Some(name) = self.promise() else {
             return false;
         };
+        let path = self.path(name);
         let kept = self
-            .empty(folder)
-            .and_then(|()| std::fs::rename(folder, self.path(name)))
+            .empty(&mut files, nobody_inside)
+            .and_then(|()| std::fs::rename(&files.dir, &path))
             .is_ok();
         let mut pool = self.pool();
         pool.promised -= 1;
         if kept {
-            pool.free.push(name);
+            files.dir = path;
+            pool.free.push(files);
         }
         kept
     }
@@ -110,50 +116,71 @@ impl Spares {
     }
 
     /// An error: the folder is not as a new one would be, and cannot be made so.
-    fn empty(&self, folder: &Path) -> io::Result<()> {
-        let meta = std::fs::symlink_metadata(folder)?;
-        if !meta.is_dir() || meta.mode() & 0o777 != 0o700 || meta.uid() != self.user {
+    fn empty(&self, files: &mut TaskFiles, nobody_inside: bool) -> io::Result<()> {
+        self.check_dir(&files.dir)?;
+        // First: from here on the task was never begun, wherever this process stops.
+        self.check_file(&files.journal)?;
+        files.journal.set_len(0)?;
+        let ours = [
+            (JOURNAL, &files.journal),
+            (STDOUT, &files.stdout),
+            (STDERR, &files.stderr),
+        ];
+        let (mut found, mut has_work) = (0, false);
+        for entry in std::fs::read_dir(&files.dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == WORK {
+                has_work = self.empty_work(&files.dir.join(WORK), nobody_inside)?;
+                continue;
+            }
+            let (_, file) = ours.iter().find(|(ours, _)| name == *ours).ok_or_else(unfit)?;
+            // The open file may have been moved away, and another put in its place.
+            if file.metadata()?.ino() != entry.ino() {
+                return Err(unfit());
+            }
+            found += 1;
+        }
+        if found != ours.len() {
             return Err(unfit());
         }
-        // First: from here on the task was never begun, wherever this process stops.
-        let journal = self.open_file(&folder.join(JOURNAL))?;
-        journal.set_len(0)?;
-        for entry in std::fs::read_dir(folder)? {
-            let name = entry?.file_name();
-            if name == WORK {
-                let work = folder.join(WORK);
-                std::fs::remove_dir(&work).or_else(|_| std::fs::remove_dir_all(&work))?;
-            } else if ![JOURNAL, STDOUT, STDERR].iter().any(|known| name == *known) {
+        files.has_work = has_work;
+        for file in [&files.stdout, &files.stderr] {
+            let length = self.check_file(file)?;
+            if !is_open_nowhere_else(file) {
                 return Err(unfit());
             }
-        }
-        for name in [STDOUT, STDERR] {
-            let file = self.open_file(&folder.join(name))?;
-            if !is_open_nowhere_else(&file) {
-                return Err(unfit());
-            }
-            // Closed right after: ext4 writes a file out at its first close after it was truncated, if
-            // there is anything in it by then.
-            if file.metadata()?.len() > 0 {
+            if length > 0 {
                 file.set_len(0)?;
             }
         }
         Ok(())
     }
 
-    /// A file that is as this runner made it: a task may do anything to it, and a backup may share its inode.
-    fn open_file(&self, path: &Path) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .write(true)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(path)?;
+    /// Whether there is a working directory as a new one would be.
+    fn empty_work(&self, work: &Path, nobody_inside: bool) -> io::Result<bool> {
+        let as_new = nobody_inside && self.check_dir(work).is_ok() && std::fs::read_dir(work)?.next().is_none();
+        if !as_new {
+            std::fs::remove_dir(work).or_else(|_| std::fs::remove_dir_all(work))?;
+        }
+        Ok(as_new)
+    }
+
+    fn check_dir(&self, dir: &Path) -> io::Result<()> {
+        let meta = std::fs::symlink_metadata(dir)?;
+        let fit = meta.is_dir() && meta.mode() & 0o7777 == 0o700 && meta.uid() == self.user;
+        if fit { Ok(()) } else { Err(unfit()) }
+    }
+
+    /// A file that is as this runner made it: a task may do anything to it, and a backup may share its inode. Returns its length.
+    fn check_file(&self, file: &File) -> io::Result<u64> {
         let meta = file.metadata()?;
         let fit = meta.is_file()
             && meta.mode() & 0o7777 == 0o600
             && meta.uid() == self.user
             && meta.nlink() == 1
             && meta.len() <= FILE_BYTES_MAX;
-        if fit { Ok(file) } else { Err(unfit()) }
+        if fit { Ok(meta.len()) } else { Err(unfit()) }
     }
 
     fn path(&self, name: u64) -> PathBuf {
@@ -191,8 +218,8 @@ fn lease(file: &File, kind: libc::c_int) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{DirBuilder, Permissions};
-    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    use std::fs::{DirBuilder, OpenOptions, Permissions};
+    use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 
     struct Place {
         root: tempfile::TempDir,
@@ -225,12 +252,36 @@ mod tests {
         io::Write::write_all(&mut file, content).unwrap();
     }
 
+    /// What the task that left the folder had open.
+    fn files(folder: &Path) -> TaskFiles {
+        let open = |name| {
+            let mut options = OpenOptions::new();
+            let file = options.append(true).create(true).mode(0o600).open(folder.join(name));
+            file.unwrap()
+        };
+        TaskFiles {
+            journal: open(JOURNAL),
+            stdout: open(STDOUT),
+            stderr: open(STDERR),
+            has_work: true,
+            dir: folder.to_owned(),
+        }
+    }
+
     /// Children that other tests fork meanwhile hold every file of this process until their exec.
     fn kept(spares: &Spares, folder: &Path) -> bool {
+        kept_with(spares, folder, false)
+    }
+
+    fn kept_with(spares: &Spares, folder: &Path, nobody_inside: bool) -> bool {
         (0..200).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
-            spares.keep(folder)
+            spares.keep(files(folder), nobody_inside)
         })
+    }
+
+    fn taken(spares: &Spares, target: &Path) -> bool {
+        spares.take(target).unwrap().is_some()
     }
 
     #[test]
@@ -246,7 +297,7 @@ mod tests {
         assert!(!folder.exists());
 
         let next = place.root.path().join("b");
-        assert!(place.spares.take(&next).unwrap());
+        assert!(taken(&place.spares, &next));
         assert_eq!(inodes(&next), before);
         assert!(!next.join(WORK).exists());
         assert_eq!(std::fs::metadata(&next).unwrap().mode() & 0o777, 0o700);
@@ -254,7 +305,27 @@ mod tests {
             let meta = std::fs::metadata(next.join(name)).unwrap();
             assert_eq!((meta.len(), meta.mode() & 0o777), (0, 0o600), "{name}");
         }
-        assert!(!place.spares.take(&place.root.path().join("c")).unwrap());
+        assert!(!taken(&place.spares, &place.root.path().join("c")));
+    }
+
+    #[test]
+    fn a_working_directory_is_kept_only_empty_and_only_when_nobody_can_be_in_it() {
+        let place = Place::new(9);
+        let keep = |name: &str, nobody_inside: bool, change: &dyn Fn(&Path)| {
+            let folder = place.folder(name);
+            change(&folder.join(WORK));
+            assert!(kept_with(&place.spares, &folder, nobody_inside), "{name}");
+            let next = place.root.path().join(format!("{name}-next"));
+            let files = place.spares.take(&next).unwrap().unwrap();
+            assert_eq!(files.has_work, next.join(WORK).exists(), "{name}");
+            files.has_work
+        };
+        assert!(keep("empty", true, &|_| {}));
+        assert!(!keep("somebody may be inside", false, &|_| {}));
+        assert!(!keep("full", true, &|work| write(&work.join("x"), b"")));
+        assert!(!keep("open to others", true, &|work| {
+            std::fs::set_permissions(work, Permissions::from_mode(0o777)).unwrap();
+        }));
     }
 
     #[test]
@@ -287,8 +358,9 @@ mod tests {
         for (what, change) in changes {
             let place = Place::new(2);
             let folder = place.folder("a");
+            let files = files(&folder);
             change(&folder);
-            assert!(!place.spares.keep(&folder), "{what}");
+            assert!(!place.spares.keep(files, true), "{what}");
             assert!(folder.exists(), "{what}");
         }
     }
@@ -300,7 +372,7 @@ mod tests {
             for write in [false, true] {
                 let folder = place.folder(&format!("{name}{write}"));
                 let open = OpenOptions::new().read(!write).write(write).open(folder.join(name));
-                assert!(!place.spares.keep(&folder), "{name} {write}");
+                assert!(!place.spares.keep(files(&folder), true), "{name} {write}");
                 drop(open.unwrap());
                 assert!(kept(&place.spares, &folder), "{name} {write}");
             }
@@ -329,8 +401,8 @@ mod tests {
         let place = Place::new(1);
         let (a, b) = (place.folder("a"), place.folder("b"));
         assert!(kept(&place.spares, &a));
-        assert!(!place.spares.keep(&b));
-        assert!(place.spares.take(&place.root.path().join("c")).unwrap());
+        assert!(!place.spares.keep(files(&b), true));
+        assert!(taken(&place.spares, &place.root.path().join("c")));
         assert!(kept(&place.spares, &b));
     }
 
@@ -342,7 +414,7 @@ mod tests {
         std::fs::create_dir(&empty).unwrap();
         let refused = place.spares.take(&empty).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::AlreadyExists);
-        assert!(place.spares.take(&place.root.path().join("b")).unwrap());
+        assert!(taken(&place.spares, &place.root.path().join("b")));
     }
 
     #[test]
@@ -351,6 +423,6 @@ mod tests {
         assert!(kept(&place.spares, &place.folder("a")));
         let next = Spares::open(place.root.path().join("spare"), 1);
         assert_eq!(std::fs::read_dir(&next.dir).unwrap().count(), 0);
-        assert!(!next.take(&place.root.path().join("b")).unwrap());
+        assert!(!taken(&next, &place.root.path().join("b")));
     }
 }

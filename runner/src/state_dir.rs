@@ -1,5 +1,6 @@
-//! Who this runner process is: the lock on the data directory, the instance id, the number of this
-//! start, and the highest task id this host ever held. Knows nothing of tasks beyond that number.
+//! The data directory: who may use it, and who this runner is. Two locks, because agent and warden come and go
+//! apart: [`AgentDir`] counts the starts of agents, [`WardenDir`] keeps the instance id and the highest
+//! task id this host ever held. Knows nothing of tasks beyond that number.
 //!
 //! Schedulers order processes by `(instance_id, start_no)`: a higher start takes over all slots of
 //! the host, a lower one is refused for ever. So the number must never repeat, not even after a power
@@ -15,62 +16,76 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// What a beat says of this process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    pub instance_id: String,
-    pub start_no: u64,
-    /// The id was made by this start: what lies in the directory may belong to another, living process.
-    pub is_new: bool,
-}
+const AGENT_LOCK: &str = "lock";
+const WARDEN_LOCK: &str = "warden.lock";
 
-/// Held as long as the process may touch the directory.
+/// Held as long as this agent may speak for the host.
 #[derive(Debug)]
-pub struct StateDir {
-    pub root: PathBuf,
-    pub identity: Identity,
-    max_task: AtomicI64,
-    max_task_file: Mutex<File>,
+pub struct AgentDir {
+    pub start_no: u64,
     /// Freed by the kernel with the process. Close-on-exec, as every file of the standard library: a
     /// child that inherited it would lock out the next start.
     _lock: Flock<File>,
 }
 
-/// Bound to the machine and to its own file: in a copied directory or a cloned machine at least one
-/// of the three differs.
-#[derive(Debug, Serialize, Deserialize)]
-struct Instance {
-    instance_id: uuid::Uuid,
-    machine_id: String,
-    device: u64,
-    inode: u64,
+impl AgentDir {
+    pub fn open(root: &Path) -> Result<Self, RunnerError> {
+        make_private_dir(root).map_err(|source| unusable(root, source))?;
+        let lock = lock(root, AGENT_LOCK)?;
+        let start_no = next_start_no(root).map_err(|source| unusable(root, source))?;
+        Ok(Self { start_no, _lock: lock })
+    }
 }
 
-impl StateDir {
+/// Held as long as this warden may start and end tasks.
+#[derive(Debug)]
+pub struct WardenDir {
+    pub root: PathBuf,
+    pub instance_id: String,
+    /// The id was made by this start: what lies in the directory may belong to another, living process.
+    pub is_new: bool,
+    max_task: AtomicI64,
+    max_task_file: Mutex<File>,
+    lock: Flock<File>,
+}
+
+impl WardenDir {
     pub fn open(root: &Path, machine_id: &str) -> Result<Self, RunnerError> {
-        let unusable = |source| RunnerError::DataDir {
-            path: root.to_owned(),
-            source,
+        make_private_dir(root).map_err(|source| unusable(root, source))?;
+        let lock = lock(root, WARDEN_LOCK)?;
+        Self::read(root, machine_id, lock).map_err(|source| unusable(root, source))
+    }
+
+    fn read(root: &Path, machine_id: &str, lock: Flock<File>) -> io::Result<Self> {
+        let known = known_instance(root, machine_id)?;
+        let is_new = known.is_none();
+        let instance_id = match known {
+            Some(id) => id,
+            None => new_instance(root, machine_id)?,
         };
-        make_private_dir(root).map_err(unusable)?;
-        let lock = lock(root)?;
-        let identity = identify(root, machine_id).map_err(unusable)?;
         let max_task_file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .open(root.join("max_task_id"))
-            .map_err(unusable)?;
-        let known = io::read_to_string(&max_task_file).map_err(unusable)?;
+            .open(root.join("max_task_id"))?;
+        let highest = io::read_to_string(&max_task_file)?;
         Ok(Self {
             root: root.to_owned(),
-            identity,
-            max_task: AtomicI64::new(known.trim().parse().unwrap_or(0)),
+            instance_id,
+            is_new,
+            max_task: AtomicI64::new(highest.trim().parse().unwrap_or(0)),
             max_task_file: Mutex::new(max_task_file),
-            _lock: lock,
+            lock,
         })
+    }
+
+    /// Writes the process id into the lock file, for people and for whoever must end this process.
+    pub fn sign(&self) -> io::Result<()> {
+        self.lock.set_len(0)?;
+        self.lock
+            .write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
     }
 
     /// The highest task id this host ever held.
@@ -94,6 +109,28 @@ impl StateDir {
         }
         Ok(())
     }
+}
+
+/// Whether a warden has this directory now.
+pub fn has_warden(root: &Path) -> bool {
+    matches!(lock(root, WARDEN_LOCK), Err(RunnerError::DataDirInUse(_)))
+}
+
+fn unusable(root: &Path, source: io::Error) -> RunnerError {
+    RunnerError::DataDir {
+        path: root.to_owned(),
+        source,
+    }
+}
+
+/// Bound to the machine and to its own file: in a copied directory or a cloned machine at least one
+/// of the three differs.
+#[derive(Debug, Serialize, Deserialize)]
+struct Instance {
+    instance_id: uuid::Uuid,
+    machine_id: String,
+    device: u64,
+    inode: u64,
 }
 
 /// Creates a directory that only this user may enter, with its parents; leaves an existing one as it is.
@@ -123,46 +160,37 @@ fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-fn lock(root: &Path) -> Result<Flock<File>, RunnerError> {
-    let unusable = |source| RunnerError::DataDir {
-        path: root.to_owned(),
-        source,
-    };
+fn lock(root: &Path, name: &str) -> Result<Flock<File>, RunnerError> {
     let file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        .open(root.join("lock"))
-        .map_err(unusable)?;
+        .open(root.join(name))
+        .map_err(|source| unusable(root, source))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
         nix::errno::Errno::EWOULDBLOCK => RunnerError::DataDirInUse(root.to_owned()),
-        other => unusable(other.into()),
+        other => unusable(root, other.into()),
     })
 }
 
-fn identify(root: &Path, machine_id: &str) -> io::Result<Identity> {
-    if let Some(instance_id) = known_instance(root, machine_id)? {
-        // A start number that cannot be read cannot be raised, and a repeated one would be taken for
-        // the old process: then only a new instance is safe.
-        if let Some(last) = read_start_no(root)? {
-            let start_no = last + 1;
-            write_durably(&root.join("start_no"), start_no.to_string().as_bytes())?;
-            return Ok(Identity {
-                instance_id,
-                start_no,
-                is_new: false,
-            });
-        }
-        tracing::warn!(dir = %root.display(), "the start number of this runner cannot be read; it starts as a new instance");
-    }
-    let instance_id = new_instance(root, machine_id)?;
-    write_durably(&root.join("start_no"), b"1")?;
-    Ok(Identity {
-        instance_id,
-        start_no: 1,
-        is_new: true,
-    })
+fn next_start_no(root: &Path) -> io::Result<u64> {
+    let path = root.join("start_no");
+    let start_no = match std::fs::read_to_string(&path) {
+        Ok(text) => text.trim().parse().map_or_else(
+            |_| {
+                // A repeated number would be taken for the old process. No host was started as often as there were
+                // seconds since 1970, so this one is higher than any that was lost.
+                tracing::warn!(file = %path.display(), "the start number of this runner cannot be read; it goes on from a higher one");
+                u64::try_from(systole_shared::clock::now_ms() / 1_000).unwrap_or(u64::MAX / 2)
+            },
+            |last: u64| last + 1,
+        ),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 1,
+        Err(error) => return Err(error),
+    };
+    write_durably(&path, start_no.to_string().as_bytes())?;
+    Ok(start_no)
 }
 
 /// The recorded instance id, if this directory is still the one that it was made for.
@@ -207,27 +235,33 @@ fn new_instance(root: &Path, machine_id: &str) -> io::Result<String> {
     Ok(instance.instance_id.to_string())
 }
 
-fn read_start_no(root: &Path) -> io::Result<Option<u64>> {
-    match std::fs::read_to_string(root.join("start_no")) {
-        Ok(text) => Ok(text.trim().parse().ok()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn id(root: &Path, machine: &str) -> (String, bool) {
+        let dir = WardenDir::open(root, machine).unwrap();
+        (dir.instance_id.clone(), dir.is_new)
+    }
+
     #[test]
-    fn a_directory_in_use_is_refused() {
+    fn a_directory_in_use_is_refused_to_a_second_agent_and_a_second_warden() {
         let dir = tempfile::tempdir().unwrap();
-        let first = StateDir::open(dir.path(), "m").unwrap();
-        let refused = StateDir::open(dir.path(), "m").unwrap_err();
+        let (agent, warden) = (
+            AgentDir::open(dir.path()).unwrap(),
+            WardenDir::open(dir.path(), "m").unwrap(),
+        );
+        let refused = AgentDir::open(dir.path()).unwrap_err();
         assert!(matches!(refused, RunnerError::DataDirInUse(_)), "{refused}");
         assert!(refused.to_string().contains("in use by another runner process"));
-        drop(first);
-        StateDir::open(dir.path(), "m").unwrap();
+        assert!(matches!(
+            WardenDir::open(dir.path(), "m"),
+            Err(RunnerError::DataDirInUse(_))
+        ));
+        assert!(has_warden(dir.path()));
+        drop((agent, warden));
+        assert!(!has_warden(dir.path()));
+        AgentDir::open(dir.path()).unwrap();
     }
 
     #[test]
@@ -235,7 +269,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let refused = StateDir::open(&file.join("data"), "m").unwrap_err().to_string();
+        let refused = AgentDir::open(&file.join("data")).unwrap_err().to_string();
         assert!(refused.contains("file/data cannot be used"), "{refused}");
     }
 
@@ -243,63 +277,45 @@ mod tests {
     fn a_new_directory_is_private() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("a/b");
-        StateDir::open(&root, "m").unwrap();
+        WardenDir::open(&root, "m").unwrap();
         assert_eq!(std::fs::metadata(&root).unwrap().mode() & 0o777, 0o700);
     }
 
     #[test]
-    fn start_no_rises_with_each_start() {
+    fn start_no_rises_with_each_start_and_never_repeats() {
         let dir = tempfile::tempdir().unwrap();
-        let starts: Vec<Identity> = (0..3)
-            .map(|_| StateDir::open(dir.path(), "m").unwrap().identity.clone())
-            .collect();
-        assert_eq!(starts.iter().map(|s| s.start_no).collect::<Vec<_>>(), [1, 2, 3]);
-        assert!(starts.iter().all(|s| s.instance_id == starts[0].instance_id));
-        assert_eq!(
-            starts.iter().map(|s| s.is_new).collect::<Vec<_>>(),
-            [true, false, false]
-        );
+        let start = || AgentDir::open(dir.path()).unwrap().start_no;
+        assert_eq!([start(), start(), start()], [1, 2, 3]);
+        std::fs::write(dir.path().join("start_no"), "").unwrap();
+        let next = start();
+        assert!(next > 1_000_000_000);
+        assert_eq!(start(), next + 1);
     }
 
     #[test]
-    fn a_copied_directory_gets_a_new_instance_id() {
+    fn the_instance_stays_until_the_directory_is_copied_or_the_machine_cloned() {
         let dir = tempfile::tempdir().unwrap();
         let (original, copy) = (dir.path().join("original"), dir.path().join("copy"));
-        let id = StateDir::open(&original, "m").unwrap().identity.instance_id.clone();
+        let (first, is_new) = id(&original, "m");
+        assert!(is_new);
+        assert_eq!(id(&original, "m"), (first.clone(), false));
         std::fs::create_dir(&copy).unwrap();
-        for name in ["instance.json", "start_no", "lock"] {
-            std::fs::copy(original.join(name), copy.join(name)).unwrap();
-        }
-        let copied = StateDir::open(&copy, "m").unwrap().identity.clone();
-        assert!(copied.is_new && copied.instance_id != id);
-        assert_eq!(StateDir::open(&original, "m").unwrap().identity.instance_id, id);
-    }
-
-    #[test]
-    fn a_cloned_machine_gets_a_new_instance_id() {
-        let dir = tempfile::tempdir().unwrap();
-        let id = StateDir::open(dir.path(), "m").unwrap().identity.instance_id.clone();
-        assert_ne!(StateDir::open(dir.path(), "other").unwrap().identity.instance_id, id);
-    }
-
-    #[test]
-    fn an_unreadable_start_number_makes_a_new_instance() {
-        let dir = tempfile::tempdir().unwrap();
-        let id = StateDir::open(dir.path(), "m").unwrap().identity.instance_id.clone();
-        std::fs::write(dir.path().join("start_no"), "").unwrap();
-        let next = StateDir::open(dir.path(), "m").unwrap().identity.clone();
-        assert!(next.instance_id != id && next.start_no == 1);
+        std::fs::copy(original.join("instance.json"), copy.join("instance.json")).unwrap();
+        let (copied, is_new) = id(&copy, "m");
+        assert!(is_new && copied != first);
+        assert_eq!(id(&original, "m").0, first);
+        assert_ne!(id(&original, "other").0, first);
     }
 
     #[test]
     fn the_highest_task_id_is_remembered() {
         let dir = tempfile::tempdir().unwrap();
-        let state = StateDir::open(dir.path(), "m").unwrap();
+        let state = WardenDir::open(dir.path(), "m").unwrap();
         for id in [5, 900, 7] {
             state.raise_max_task_id(id).unwrap();
         }
         assert_eq!(state.max_task_id(), 900);
         drop(state);
-        assert_eq!(StateDir::open(dir.path(), "m").unwrap().max_task_id(), 900);
+        assert_eq!(WardenDir::open(dir.path(), "m").unwrap().max_task_id(), 900);
     }
 }

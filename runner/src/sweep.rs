@@ -1,10 +1,10 @@
-//! What an earlier process left: results to deliver, and children to end. Runs before the first beat
+//! What an earlier warden left: results to deliver, and children to end. Runs before the first agent is heard
 //! and under the lock of the data directory, so no other process looks after these tasks.
 
 use crate::host;
 use crate::journal::{Begin, Ended, Entry, Journal, ProcessRecord};
 use crate::procfs::{self, Process};
-use crate::state_dir::Identity;
+use crate::state_dir::WardenDir;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io;
@@ -23,9 +23,14 @@ pub fn markers(task_id: i64, instance_id: &str) -> Vec<String> {
     ]
 }
 
-/// Ends what an earlier process left, and returns the results that are still to be acknowledged,
+/// Whether a process was started by a task with these markers, or by one of its processes.
+pub fn is_marked(pid: i32, markers: &[String]) -> bool {
+    procfs::has_variables(pid, markers)
+}
+
+/// Ends what an earlier warden left, and returns the results that are still to be acknowledged,
 /// by task id.
-pub fn recover(journal: &Journal, identity: &Identity) -> io::Result<Vec<Ended>> {
+pub fn recover(journal: &Journal, home: &WardenDir) -> io::Result<Vec<Ended>> {
     let boot_id = host::boot_id()?;
     let mut results = Vec::new();
     for entry in journal.entries()? {
@@ -37,13 +42,13 @@ pub fn recover(journal: &Journal, identity: &Identity) -> io::Result<Vec<Ended>>
                 task_id,
                 begin: Some(_),
                 ..
-            } if identity.is_new => set_aside(journal, task_id)?,
+            } if home.is_new => set_aside(journal, task_id)?,
             Entry {
                 begin: Some(begin),
                 process,
                 ..
             } => {
-                let ended = interrupted(journal, &begin, process, &boot_id, &identity.instance_id)?;
+                let ended = interrupted(journal, &begin, process, &boot_id, &home.instance_id)?;
                 journal.end(&ended)?;
                 results.push(ended);
             }
@@ -70,16 +75,17 @@ fn interrupted(
     boot_id: &str,
     instance_id: &str,
 ) -> io::Result<Ended> {
-    let message = if begin.boot_id != boot_id {
-        "the host was restarted while the task ran"
-    } else if end_processes(process, &markers(begin.task_id, instance_id))? {
-        "the runner was restarted while the task ran; its processes were ended"
-    } else {
-        "the runner was restarted while the task ran; not all of its processes could be ended"
+    let rebooted = begin.boot_id != boot_id;
+    let ended_all = rebooted || end_processes(process, &markers(begin.task_id, instance_id))?;
+    let message = match (rebooted, ended_all) {
+        (true, _) => "the host was restarted while the task ran",
+        (false, true) => "the runner was restarted while the task ran; its processes were ended",
+        (false, false) => "the runner was restarted while the task ran; not all of its processes could be ended",
     };
     tracing::warn!(task_id = begin.task_id, slot = begin.slot, "{message}");
     let mut ended = Ended::without_child(begin, OutcomeKind::RunnerRestarted, message);
     ended.started_at_ms = begin.begun_at_ms;
+    ended.detail.tree_empty = Some(ended_all);
     [ended.stdout_bytes, ended.stderr_bytes] = crate::child::output::sizes(&journal.dir(begin.task_id));
     Ok(ended)
 }
@@ -126,12 +132,12 @@ mod tests {
         format!("sweep-{}", std::process::id())
     }
 
-    fn identity(is_new: bool) -> Identity {
-        Identity {
-            instance_id: instance(),
-            start_no: 4,
-            is_new,
-        }
+    /// A directory whose id is known to the leftovers.
+    fn home(root: &std::path::Path, is_new: bool) -> WardenDir {
+        let mut home = WardenDir::open(root, "m").unwrap();
+        home.instance_id = instance();
+        home.is_new = is_new;
+        home
     }
 
     /// A child with a grandchild that ignores TERM, as an earlier process would have left them.
@@ -169,7 +175,7 @@ mod tests {
         begun.started(record).unwrap();
         std::fs::write(journal.dir(90_001).join("stdout"), "half").unwrap();
 
-        let results = recover(&journal, &identity(false)).unwrap();
+        let results = recover(&journal, &home(dir.path(), false)).unwrap();
         assert_eq!(marked(90_001), 0);
         child.wait().unwrap();
         assert_eq!(results.len(), 1);
@@ -187,7 +193,7 @@ mod tests {
         );
         assert_eq!((results[0].stopped_by, results[0].stdout_bytes), (None, 4));
         // It is the same result at the next start, until it is acknowledged.
-        assert_eq!(recover(&journal, &identity(false)).unwrap(), results);
+        assert_eq!(recover(&journal, &home(dir.path(), false)).unwrap(), results);
     }
 
     #[test]
@@ -212,7 +218,7 @@ mod tests {
         let begun = journal.begin(&begun).unwrap();
         let (mut child, record) = leftover(90_003);
         begun.started(record).unwrap();
-        assert!(recover(&journal, &identity(true)).unwrap().is_empty());
+        assert!(recover(&journal, &home(dir.path(), true)).unwrap().is_empty());
         assert!(procfs::process(record.pid).unwrap().is_alive());
         assert!(dir.path().join("unclaimed/90003").exists());
         assert!(end_processes(Some(record), &markers(90_003, &instance())).unwrap());
@@ -224,8 +230,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path(), 2).unwrap();
         // Forgotten, its directory kept; another one as it is between two tasks: its journal is empty.
+        let files = journal.begin(&begin(90_005)).unwrap();
+        drop(journal.begin(&begin(90_006)).unwrap());
         for task_id in [90_005, 90_006] {
-            journal.begin(&begin(task_id)).unwrap();
             for name in [STDOUT, STDERR] {
                 std::fs::copy(journal.dir(task_id).join(JOURNAL), journal.dir(task_id).join(name)).unwrap();
             }
@@ -233,13 +240,13 @@ mod tests {
         std::fs::File::create(journal.dir(90_006).join(JOURNAL)).unwrap();
         // Another test may be forking a child this moment, which holds all files until its exec.
         std::thread::sleep(Duration::from_millis(20));
-        journal.recycle(90_005).unwrap();
+        journal.recycle(90_005, files, true).unwrap();
         // Made by a power cut or an older version.
         std::fs::create_dir(journal.dir(90_007)).unwrap();
         drop(journal);
 
         let journal = Journal::open(dir.path(), 2).unwrap();
-        assert!(recover(&journal, &identity(false)).unwrap().is_empty());
+        assert!(recover(&journal, &home(dir.path(), false)).unwrap().is_empty());
         for left in ["tasks", "spare", "unclaimed"] {
             assert_eq!(std::fs::read_dir(dir.path().join(left)).unwrap().count(), 0, "{left}");
         }
@@ -250,7 +257,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::open(dir.path(), 2).unwrap();
         journal.begin(&begin(90_004)).unwrap();
-        let results = recover(&journal, &identity(false)).unwrap();
+        let results = recover(&journal, &home(dir.path(), false)).unwrap();
         assert_eq!(results[0].message, "the host was restarted while the task ran");
     }
 }

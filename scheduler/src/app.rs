@@ -5,12 +5,13 @@ use crate::config::Config;
 use crate::context::{Context, Health};
 use crate::flow::{callback, dispatch, heartbeat, submit};
 use crate::http;
-use crate::loops::{self, admit, callbacks, poll, reaper, retention, watchdog};
+use crate::loops::{self, admit, callbacks, expire, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
 use crate::wake::Wake;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -143,6 +144,7 @@ fn start_duties(ctx: &Arc<Context>) {
     } else {
         (1, 1)
     };
+    ctx.beats.gathers.store(beats > 1, Ordering::Relaxed);
     for _ in 0..beats {
         tokio::spawn(keep_working("beats", Arc::clone(ctx), heartbeat::worker));
     }
@@ -151,6 +153,7 @@ fn start_duties(ctx: &Arc<Context>) {
     }
     tokio::spawn(loops::keep_running("dispatch", Arc::clone(ctx), dispatch::run));
     tokio::spawn(loops::keep_running("admission", Arc::clone(ctx), admit::run));
+    tokio::spawn(loops::keep_running("timeouts", Arc::clone(ctx), expire::run));
     tokio::spawn(loops::keep_running("callbacks", Arc::clone(ctx), callbacks::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));
     tokio::spawn(loops::keep_running("pulse", Arc::clone(ctx), poll::pulse));

@@ -40,8 +40,16 @@ pub const PRIORITY_DEFAULT: u32 = 5;
 pub const RETRIES_MAX: u32 = 100;
 /// Longest retry delay, timeout and start delay, ms (366 days).
 pub const DURATION_MS_MAX: u64 = 366 * 24 * 3_600_000;
-/// Shortest run timeout, ms.
+/// Shortest timeout of any kind, ms.
 pub const TIMEOUT_MS_MIN: u64 = 1;
+/// Longest time from the first signal to SIGKILL, ms (24 h).
+pub const KILL_GRACE_MS_MAX: u64 = 24 * 3_600_000;
+/// From the first signal to SIGKILL, ms, where neither the task nor its runner says otherwise.
+pub const KILL_GRACE_MS_DEFAULT: u64 = 10_000;
+/// Signals that are kept of the end of a task.
+pub const END_SIGNALS_MAX: usize = 32;
+/// Free text that is kept of the end of a task beside its message.
+pub const END_NOTE_BYTES_MAX: usize = 1_024;
 /// How far in the past a start time may lie, ms; more is taken for a mistake.
 pub const RUN_AT_PAST_MS_MAX: i64 = 60_000;
 /// Items of one batch call.

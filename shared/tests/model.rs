@@ -626,9 +626,12 @@ impl World {
         }
     }
 
-    /// A user's cancel, or the scheduler's own clock on a run timeout.
+    /// A user's cancel, or the scheduler's own clock on a run or start timeout.
     fn terminate(&mut self, id: i64, reason: Terminating) {
         let state = self.state(id);
+        if reason == Terminating::StartTimeout && state != TaskState::Dispatched {
+            return;
+        }
         self.note(format!("{} for task {id} ({state})", reason.name()));
         if Transition::CancelWaiting.leaves(state) && reason == Terminating::User {
             let (_, outcome) = end::stopped(Some(reason), false);
@@ -1522,7 +1525,7 @@ fn random_step(world: &mut World, rng: &mut Rng) {
         93 if !world.tasks.is_empty() => {
             let id = world.tasks[rng.below(world.tasks.len())].id;
             let reason = if rng.percent(25) {
-                Terminating::Timeout
+                [Terminating::Timeout, Terminating::StartTimeout][rng.below(2)]
             } else {
                 Terminating::User
             };
@@ -1882,6 +1885,40 @@ fn stale_idle_after_cancel() {
     stale_idle(Some(Rule::SeqOrder), true)
         .0
         .breaks("ended as TERMINATED (cancelled) while its child is alive");
+}
+
+/// The start timeout is over while RUN_NEW is on its way.
+#[test]
+fn a_start_timeout_meets_the_start() {
+    let dispatched = || {
+        let mut world = World::new(None);
+        let id = world.submit(Plan { max_retries: 1, ..PLAN });
+        world.said(R, 0);
+        world.serve_parked(0, 0);
+        let run_new = world.answered();
+        world.terminate(id, Terminating::StartTimeout);
+        assert_eq!(world.state(id), TaskState::Terminating);
+        (world, id, run_new)
+    };
+
+    // It starts all the same, and is told to stop. No retry before its child is gone.
+    let (mut world, id, run_new) = dispatched();
+    world.obeys(&run_new);
+    world.said(R, 0);
+    assert_eq!(world.commanded(), Command::Reset(id, ResetReason::Stop));
+    assert!(world.child_lives(id));
+    assert_eq!((world.state(id), world.tasks.len()), (TaskState::Terminating, 1));
+    settle(&mut world);
+    world.holds();
+    assert_eq!(world.outcome(id), Some(OutcomeKind::StartTimeout));
+    assert_eq!(world.tasks.len(), 2, "the retry");
+
+    // It was lost: IDLE confirms that nothing runs, and the next attempt is free to start.
+    let (mut world, id, _) = dispatched();
+    world.said(R, 0);
+    world.holds();
+    assert_eq!(world.outcome(id), Some(OutcomeKind::StartTimeout));
+    assert_eq!(world.tasks.len(), 2, "the retry");
 }
 
 #[test]

@@ -119,7 +119,39 @@ pub struct System {
     pub ports: Vec<u16>,
 }
 
+/// The process that has the children of a runner with this data directory.
+fn warden_of(data_dir: &Path) -> Option<Pid> {
+    let text = std::fs::read_to_string(data_dir.join("warden.lock")).ok()?;
+    let pid: i32 = text.trim().parse().ok()?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+    name.contains("warden").then(|| Pid::from_raw(pid))
+}
+
+/// Runners leave their wardens behind on purpose.
+impl Drop for System {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.folder.path()).into_iter().flatten().flatten() {
+            if let Some(pid) = warden_of(&entry.path()) {
+                let _ = kill(pid, Signal::SIGKILL);
+            }
+        }
+    }
+}
+
 impl System {
+    /// The warden of a runner.
+    pub fn warden(&self, name: &str) -> Pid {
+        let dir = self.folder.path().join(name);
+        warden_of(&dir).unwrap_or_else(|| panic!("{name} has no warden"))
+    }
+
+    /// `kill -9` of a runner's warden; returns when it is gone.
+    pub fn kill_warden(&self, name: &str) {
+        let pid = self.warden(name);
+        kill(pid, Signal::SIGKILL).expect("signal");
+        until("the warden is gone", || !alive(&pid.to_string()));
+    }
+
     pub fn new(db: TestDb) -> Self {
         let port = free_port();
         Self {

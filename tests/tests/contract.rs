@@ -56,6 +56,14 @@ on_both_databases!(
     a_watch_by_filter_misses_none_of_a_large_batch,
     any_store_call_may_fail_and_the_task_still_ends_once,
     a_task_whose_commit_came_late_is_claimed_within_a_second,
+    a_task_that_no_runner_takes_fails_by_its_queue_timeout,
+    a_queue_timeout_counts_from_queued_and_not_while_a_runner_has_the_task,
+    a_start_timeout_ends_when_the_runner_confirms_it,
+    a_cancel_replaces_a_start_timeout,
+    a_lost_runner_turns_a_start_timeout_into_a_loss_without_a_retry,
+    the_detail_of_an_end_is_kept_within_its_bounds,
+    the_detail_of_a_late_result_is_kept_beside_the_verdict,
+    a_fence_that_cannot_work_is_refused_at_the_submission,
 );
 
 async fn a_submission_is_stored_once_per_key(db: TestDb) {
@@ -1361,6 +1369,253 @@ async fn a_task_whose_commit_came_late_is_claimed_within_a_second(db: TestDb) {
 }
 
 /// The pool's own `begin` must stay unused: nothing else guards a transaction that is dropped half-way.
+async fn a_task_that_no_runner_takes_fails_by_its_queue_timeout(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let unlimited = replica.submit(command(&["true"])).await;
+    let spec = v1::TaskSpec {
+        queue_timeout_ms: 300,
+        callback_url: "http://127.0.0.1:1/x".into(),
+        retry: Some(v1::Retry {
+            max_retries: 3,
+            delay_ms: 0,
+        }),
+        ..command(&["true"])
+    };
+    let id = replica.submit(spec).await;
+    let task = replica.until_state(id, S::Failed).await;
+    let outcome = task.outcome.expect("outcome");
+    assert_eq!(outcome.kind, "queue_timeout");
+    assert!(outcome.message.contains("300ms"), "{}", outcome.message);
+    let waited = task.ended_at_ms - task.queued_at_ms;
+    assert!((300..5_000).contains(&waited), "after {waited} ms");
+    assert_eq!((task.host.as_str(), task.dispatched_at_ms), ("", 0));
+    assert_eq!(task.retried_by, 0, "the next one would wait in the same queue");
+    assert_eq!(
+        db.sql(&format!("SELECT count(*) FROM callback WHERE task_id = {id}")),
+        "1"
+    );
+    assert_eq!(replica.state(unlimited).await, S::Queued);
+    // Nothing is left of it that a claim could find.
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    assert_eq!(runner.take().await.task_id, unlimited);
+    replica.stop().await;
+}
+
+async fn a_queue_timeout_counts_from_queued_and_not_while_a_runner_has_the_task(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let spec = v1::TaskSpec {
+        queue_timeout_ms: 1_000,
+        ..command(&["true"])
+    };
+    let held = replica.submit(spec.clone()).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    assert_eq!(runner.take().await.task_id, held);
+    runner.running(held).await;
+    let delayed = replica
+        .submit(v1::TaskSpec {
+            delay_ms: 1_500,
+            ..spec
+        })
+        .await;
+    let task = until("the delayed task is failed", || {
+        let mut runner = runner.clone();
+        let replica = &replica;
+        async move {
+            runner.beat.seq = u64::try_from(systole_shared::clock::now_ms()).expect("after 1970");
+            runner.running(held).await;
+            let task = replica.task(delayed).await;
+            (task.state() == S::Failed).then_some(task)
+        }
+    })
+    .await;
+    assert_eq!(task.outcome.expect("outcome").kind, "queue_timeout");
+    assert!(task.queued_at_ms - task.created_at_ms >= 1_500);
+    assert!(task.ended_at_ms - task.queued_at_ms >= 1_000);
+    assert_eq!(replica.state(held).await, S::Running);
+    replica.stop().await;
+}
+
+/// A task with this start timeout and one retry, given to a runner that says nothing more.
+async fn taken_and_silent(replica: &Replica) -> (SimRunner, i64) {
+    let spec = v1::TaskSpec {
+        start_timeout_ms: 300,
+        queue_timeout_ms: 60_000,
+        retry: Some(v1::Retry {
+            max_retries: 1,
+            delay_ms: 0,
+        }),
+        ..command(&["true"])
+    };
+    let id = replica.submit(spec).await;
+    let mut runner = SimRunner::new(replica, "a", 0);
+    assert_eq!(runner.take().await.task_id, id);
+    (runner, id)
+}
+
+async fn a_start_timeout_ends_when_the_runner_confirms_it(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let (mut runner, id) = taken_and_silent(&replica).await;
+    replica.until_state(id, S::Terminating).await;
+    // It has started it after all: told to stop, and no retry before that.
+    let reset = runner.running(id).await.reset.expect("RESET");
+    assert_eq!((reset.task_id, reset.reason()), (id, v1::ResetReason::Stop));
+    let task = replica.task(id).await;
+    assert_eq!((task.state(), task.retried_by), (S::Terminating, 0));
+    let mut result = runner.result(id, "signal", None);
+    result.signal = Some(15);
+    result.stopped_by = v1::StoppedBy::Reset.into();
+    let response = runner.ended(result).await;
+    assert_eq!(response.acknowledged, [id]);
+    let task = replica.task(id).await;
+    let state = task.state();
+    let outcome = task.outcome.expect("outcome");
+    assert_eq!(
+        (state, outcome.kind.as_str(), outcome.signal),
+        (S::Failed, "start_timeout", Some(15))
+    );
+    // The retry has the same clocks. This time the runner says that it holds nothing.
+    let next = match response.run {
+        Some(run) => run,
+        None => runner.take().await,
+    };
+    assert_eq!((next.task_id, next.attempt), (task.retried_by, 2));
+    assert_eq!(next.spec.expect("spec").start_timeout_ms, 300);
+    let clocks = format!(
+        "SELECT queue_timeout_ms + start_timeout_ms FROM task WHERE id = {}",
+        next.task_id
+    );
+    assert_eq!(db.sql(&clocks), "60300");
+    replica.until_state(next.task_id, S::Terminating).await;
+    runner.idle().await;
+    let task = replica.task(next.task_id).await;
+    let state = task.state();
+    assert_eq!(
+        (state, task.outcome.expect("outcome").kind.as_str()),
+        (S::Failed, "start_timeout")
+    );
+    assert_eq!(task.retried_by, 0, "max_retries = 1 means two attempts");
+    // A runner that notices it by itself.
+    let id = replica.submit(command(&["true"])).await;
+    assert_eq!(runner.take().await.task_id, id);
+    let result = runner.result(id, "start_timeout", None);
+    runner.ended(result).await;
+    assert_eq!(replica.task(id).await.outcome.expect("outcome").kind, "start_timeout");
+    replica.stop().await;
+}
+
+async fn a_cancel_replaces_a_start_timeout(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let (mut runner, id) = taken_and_silent(&replica).await;
+    replica.until_state(id, S::Terminating).await;
+    let cancelled = replica.cancel(id).await;
+    assert_eq!((cancelled.state(), cancelled.already), (S::Terminating, false));
+    runner.idle().await;
+    let task = replica.task(id).await;
+    assert_eq!((task.state(), task.retried_by), (S::Terminated, 0));
+    assert_eq!(task.outcome.expect("outcome").kind, "cancelled");
+    replica.stop().await;
+}
+
+async fn a_lost_runner_turns_a_start_timeout_into_a_loss_without_a_retry(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let (_, id) = taken_and_silent(&replica).await;
+    let task = replica.until_state(id, S::Failed).await;
+    assert_eq!(task.retried_by, 0, "nothing proves that it was not started");
+    assert_eq!(task.outcome.expect("outcome").kind, "runner_lost");
+    replica.stop().await;
+}
+
+async fn the_detail_of_an_end_is_kept_within_its_bounds(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    let sent = |signal, at_ms| v1::SignalSent { signal, at_ms };
+    let full = v1::EndDetail {
+        tree_empty: Some(true),
+        signals: vec![sent(15, 1_800_000_000_000), sent(9, 1_800_000_010_000)],
+        leftovers: 2,
+        usage: Some(v1::Usage {
+            user_cpu_us: Some(510_000),
+            system_cpu_us: Some(0),
+            peak_memory_bytes: Some(u64::MAX),
+            read_bytes: None,
+            written_bytes: Some(1),
+        }),
+        note: "日本 \" ' \\ \n".into(),
+    };
+    let long = v1::EndDetail {
+        signals: vec![sent(9, 1); 100],
+        note: format!("\0{}", "é".repeat(5_000)),
+        ..full.clone()
+    };
+    let cut = v1::EndDetail {
+        signals: vec![sent(9, 1); 32],
+        note: "é".repeat(512),
+        ..full.clone()
+    };
+    // A runner that knows nothing more says nothing more.
+    for (reported, kept) in [(None, None), (Some(full.clone()), Some(full)), (Some(long), Some(cut))] {
+        let id = replica.submit(command(&["true"])).await;
+        assert_eq!(runner.take().await.task_id, id);
+        let mut result = runner.success(id);
+        result.detail = reported;
+        runner.ended(result).await;
+        assert_eq!(replica.task(id).await.end_detail, kept);
+    }
+    replica.stop().await;
+}
+
+async fn the_detail_of_a_late_result_is_kept_beside_the_verdict(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let id = replica.submit(command(&["true"])).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    runner.take().await;
+    runner.running(id).await;
+    assert_eq!(replica.until_state(id, S::Failed).await.end_detail, None);
+    let mut result = runner.success(id);
+    result.detail = Some(v1::EndDetail {
+        tree_empty: Some(true),
+        ..Default::default()
+    });
+    runner.ended(result).await;
+    let task = replica.task(id).await;
+    assert_eq!(task.outcome.expect("outcome").kind, "runner_lost");
+    assert_eq!(task.late_result.expect("late").kind, "success");
+    assert_eq!(task.end_detail.and_then(|detail| detail.tree_empty), Some(true));
+    replica.stop().await;
+}
+
+async fn a_fence_that_cannot_work_is_refused_at_the_submission(db: TestDb) {
+    // Its beats are one second apart.
+    let replica = Replica::start(&db).await;
+    let fenced = |kill_grace_ms| v1::TaskSpec {
+        on_disconnect: v1::OnDisconnect::Kill.into(),
+        kill_grace_ms,
+        ..command(&["true"])
+    };
+    for grace in [None, Some(941), Some(86_400_000)] {
+        let refused = replica.submit_keyed(fenced(grace), "").await.error.expect("refused");
+        assert_eq!(
+            (refused.code.as_str(), refused.field.as_str()),
+            ("VALIDATION_003", "kill_grace_ms")
+        );
+        assert!(refused.message.contains("at most 940ms"), "{}", refused.message);
+    }
+    let id = replica.submit(fenced(Some(940))).await;
+    let run = SimRunner::new(&replica, "a", 0).take().await;
+    let spec = run.spec.expect("spec");
+    assert_eq!(
+        (run.task_id, spec.on_disconnect(), spec.kill_grace_ms),
+        (id, v1::OnDisconnect::Kill, Some(940))
+    );
+    // Without a fence any grace will do.
+    let plain = v1::TaskSpec {
+        kill_grace_ms: Some(86_400_000),
+        ..command(&["true"])
+    };
+    replica.submit(plain).await;
+    replica.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_caller_leaves_no_open_transaction() {
     let db = TestDb::postgres();
@@ -1416,7 +1671,7 @@ async fn five_replicas_migrate_at_once() {
 async fn a_newer_schema_is_refused() {
     for db in [TestDb::sqlite(), TestDb::postgres()] {
         Replica::start(&db).await.stop().await;
-        db.sql("UPDATE _sqlx_migrations SET version = 9999");
+        db.sql("UPDATE _sqlx_migrations SET version = 9999 WHERE version = 2");
         let error = Replica::try_start(Replica::config(&db)).await.err().expect("refused");
         assert!(error.to_string().contains("newer than this systole"), "{error}");
         assert_eq!(error.exit_code(), 2);

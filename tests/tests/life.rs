@@ -122,26 +122,69 @@ fn killing_a_scheduler_loses_nothing() {
 }
 
 #[test]
-fn killing_a_runner_fails_its_task_truthfully() {
+fn killing_a_runner_leaves_its_task_running_and_the_next_start_takes_it_over() {
     let system = System::sqlite();
     let _scheduler = system.scheduler(0);
     let mut runner = system.runner("w", 2, &[]);
-    let pids = system.path("pids");
-    let script = format!("echo $$ >> {}; exec sleep 600", pids.display());
+    let script = format!(
+        "echo $$ >> {}; echo before; until [ -e {} ]; do sleep 0.05; done; echo after; exit 9",
+        system.path("pids").display(),
+        system.path("go").display()
+    );
     let id = system.submit(&["--", "sh", "-c", &script]);
     let pid = system.until_lines("pids", 1).remove(0);
     system.until(&id, &["RUNNING"]);
+    for kill in [true, false, true] {
+        if kill {
+            runner.kill();
+        } else {
+            runner.signal(Signal::SIGTERM);
+            assert_eq!(runner.wait(Duration::from_secs(10)), Some(0));
+        }
+        assert!(alive(&pid));
+        runner = system.runner("w", 2, &[]);
+        assert_eq!(system.say(&["run", "--", "true"]).code, Some(0), "it works");
+        assert_eq!(system.state(&id), "RUNNING");
+    }
+    std::fs::write(system.path("go"), "").expect("written");
+    let task = system.until(&id, &["FAILED"]);
+    assert_eq!(task["outcome"]["exit_code"], 9, "{task}");
+    assert_eq!(system.say(&["logs", &id]).stdout, "before\nafter\n");
+    assert_eq!(system.lines("pids").len(), 1, "started once");
+}
+
+#[test]
+fn killing_a_runner_with_its_warden_fails_its_task_truthfully() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let mut runner = system.runner("w", 2, &[]);
+    let script = format!(
+        "echo $$ >> {0}; setsid sh -c 'echo $$ >> {0}; exec sleep 600' & exec sleep 600",
+        system.path("pids").display()
+    );
+    let id = system.submit(&["--", "sh", "-c", &script]);
+    let pids = system.until_lines("pids", 2);
+    system.until(&id, &["RUNNING"]);
+    // Both at once, the warden last: nobody is there who could end the children or tell of them.
     runner.kill();
-    until("the child goes with its runner", || !alive(&pid));
-    // The runner comes back without the child: that is said at once.
-    let _runner = system.runner("w", 2, &[]);
+    system.kill_warden("w");
+    until("the main process goes with its warden", || !alive(&pids[0]));
+    // The runner comes back without the child: that is said at once, and nothing of the task is left.
+    let mut runner = system.runner("w", 2, &[]);
     let task = system.until(&id, &["FAILED"]);
     assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
+    assert!(pids.iter().all(|pid| !alive(pid)));
     assert_eq!(system.say(&["run", "--", "true"]).code, Some(0), "and it works on");
-    // And one that never comes back is noticed.
+    // The warden alone: its agent starts another one.
     let id = system.submit(&["--", "sleep", "600"]);
     system.until(&id, &["RUNNING"]);
-    drop(_runner);
+    system.kill_warden("w");
+    let task = system.until(&id, &["FAILED"]);
+    assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
+    // And a runner that never comes back is noticed.
+    let id = system.submit(&["--", "sleep", "600"]);
+    system.until(&id, &["RUNNING"]);
+    runner.kill();
     let task = system.until(&id, &["FAILED"]);
     assert_eq!(task["outcome"]["kind"], "runner_lost", "{task}");
     assert_eq!(system.say(&["wait", &id]).code, Some(123));

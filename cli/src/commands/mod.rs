@@ -12,6 +12,7 @@ mod show;
 mod submit;
 mod up;
 mod wait;
+pub mod warden;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
@@ -31,6 +32,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Cancel(args) => cancel::run(global, args).await,
         Command::Runners(args) => runners::run(global, args).await,
         Command::Completions(args) => Ok(completions::run(args)),
+        Command::Warden(args) => warden::run(global, args),
     }
 }
 

@@ -1,14 +1,16 @@
 //! `systole runner`: takes tasks and runs them on this machine.
 
-use crate::args::{Global, LogFormat, RunnerArgs};
+use crate::args::{Global, LogFormat, RunnerArgs, WardenTimes};
 use crate::failure::Failure;
 use crate::paths::{self, Role};
 use crate::service::{Signals, default_slots, labels, queues, start_log};
 use crate::url::Url;
 use crate::{client, exit_code, output};
-use systole_runner::RunnerError;
+use std::time::Duration;
 use systole_runner::config::RunnerConfig;
-use tokio_util::sync::CancellationToken;
+use systole_runner::warden::client::Origin;
+use systole_runner::{RunnerError, Shutdown};
+use tokio::signal::unix::SignalKind;
 
 pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
     let urls = client::urls(global)?;
@@ -25,6 +27,13 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         labels: labels(&args.labels)?,
         kill_grace: args.kill_grace,
         urls: urls.iter().map(|url| url.as_str().to_owned()).collect(),
+        warden: if args.external_warden {
+            Origin::Elsewhere
+        } else {
+            own_warden(&args.warden)
+        },
+        drain_wait: args.warden.drain_wait,
+        adopt_window: args.warden.adopt_window,
         data_dir,
     };
     paths::make_private_dir(&config.data_dir, "--data-dir")?;
@@ -43,19 +52,41 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
             config.host
         ));
     }
-    let shutdown = CancellationToken::new();
+    let shutdown = Shutdown::new();
     let mut running = Box::pin(systole_runner::run(config, shutdown.clone()));
     tokio::select! {
         ended = &mut running => {
             ended.map_err(failure)?;
             return Err(Failure::unexpected("the runner ended by itself; its log says why"));
         }
-        _ = signals.next() => {}
+        signal = signals.next() => leave(&shutdown, signal),
     }
-    output::note("systole: stopping the runner; its tasks are ended and reported");
-    shutdown.cancel();
     signals.or_exit(running).await.map_err(failure)?;
     Ok(exit_code::OK)
+}
+
+/// SIGTERM is what a service manager sends before it starts the next version: the tasks go on. A person at the terminal
+/// means all of it, and with the first process of a container everything else ends anyway.
+fn leave(shutdown: &Shutdown, signal: i32) {
+    if signal == SignalKind::terminate().as_raw_value() && std::process::id() != 1 {
+        output::note("systole: the runner leaves; its tasks go on and are taken over by its next start");
+        shutdown.hand_over();
+    } else {
+        output::note("systole: stopping the runner; its tasks are ended and reported");
+        shutdown.drain();
+    }
+}
+
+/// This very program, also when its file was replaced meanwhile.
+pub fn own_warden(times: &WardenTimes) -> Origin {
+    let ms = |duration: Duration| format!("{}ms", duration.as_millis());
+    let arguments = vec![
+        "warden".to_owned(),
+        "--leave-when-idle".to_owned(),
+        format!("--adopt-window={}", ms(times.adopt_window)),
+        format!("--drain-wait={}", ms(times.drain_wait)),
+    ];
+    Origin::Program("/proc/self/exe".into(), arguments)
 }
 
 pub fn failure(error: RunnerError) -> Failure {
@@ -64,7 +95,7 @@ pub fn failure(error: RunnerError) -> Failure {
             exit_code::USAGE
         }
         RunnerError::BadToken | RunnerError::DataDirInUse(_) => exit_code::REFUSED,
-        RunnerError::DataDir { .. } | RunnerError::Host(_) => exit_code::NO,
+        RunnerError::DataDir { .. } | RunnerError::NoWarden(..) | RunnerError::Host(_) => exit_code::NO,
     };
     Failure::new(exit, error.to_string())
 }

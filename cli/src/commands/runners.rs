@@ -6,7 +6,7 @@ use crate::client::Client;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::table::{self, Column, Text, plain};
-use crate::output::{self, Output, color, json, text};
+use crate::output::{self, Output, color, facts, json, text};
 use systole_proto::v1;
 use systole_shared::limits::PAGE_MAX;
 
@@ -20,7 +20,7 @@ const COLUMNS: [Column; 7] = [
     Column::whole("SEEN").droppable(4),
 ];
 
-const WIDE_COLUMNS: [Column; 10] = [
+const WIDE_COLUMNS: [Column; 11] = [
     Column::whole("RUNNER"),
     Column::whole("STATE"),
     Column::whole("TASK"),
@@ -30,6 +30,7 @@ const WIDE_COLUMNS: [Column; 10] = [
     Column::whole("SEEN"),
     Column::whole("CLOCK"),
     Column::whole("CORDON"),
+    Column::whole("GUARD"),
     Column::whole("HOST"),
 ];
 
@@ -126,7 +127,8 @@ fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
         row.extend([
             plain(format!("{:+} ms", runner.clock_skew_ms)),
             plain(cordon),
-            plain(runner.host_facts.as_str()),
+            plain(facts::guard(&runner.host_facts).unwrap_or_default()),
+            plain(facts::others(&runner.host_facts)),
         ]);
     }
     row

@@ -5,9 +5,10 @@ use crate::args::{Format, Global, ShowArgs};
 use crate::client::Client;
 use crate::exit_code;
 use crate::failure::Failure;
-use crate::output::{self, Output, color, json, text};
+use crate::output::{self, Output, color, end, json, text};
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
+use systole_shared::task::signal::{SIGTERM, signal_name};
 use systole_shared::time::{exact_duration, format_duration};
 
 pub async fn run(global: &Global, args: &ShowArgs) -> Result<u8, Failure> {
@@ -58,6 +59,11 @@ fn describe(task: &v1::Task, now: u64, colored: bool) -> String {
             format!("stdout {stdout}, stderr {stderr}: systole logs {}", task.id),
         );
     }
+    if let Some(detail) = &task.end_detail {
+        for (name, line) in end::lines(detail, &text::runner(task)) {
+            sheet.add(name, line);
+        }
+    }
     if let Some(callback) = &task.callback {
         let tries = if callback.tries == 0 {
             String::new()
@@ -104,11 +110,10 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
     if spec.run_at_ms != 0 {
         sheet.add("not before", text::full_time(spec.run_at_ms));
     }
-    for (name, ms) in [("delay", spec.delay_ms), ("timeout", spec.timeout_ms)] {
-        if ms != 0 {
-            sheet.add(name, exact_duration(ms));
-        }
+    if spec.delay_ms != 0 {
+        sheet.add("delay", exact_duration(spec.delay_ms));
     }
+    clocks(sheet, spec);
     sheet.add("dir", if spec.dir.is_empty() { "a fresh one" } else { &spec.dir });
     for var in &spec.env {
         sheet.add("env", format!("{}={}", var.name, var.value));
@@ -122,6 +127,43 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
                 exact_duration(retry.delay_ms)
             ),
         );
+    }
+}
+
+/// Timeouts, and how the command is ended where that is not as usual.
+fn clocks(sheet: &mut Sheet, spec: &v1::TaskSpec) {
+    for (name, ms, what) in [
+        ("timeout", spec.timeout_ms, ""),
+        ("in queue", spec.queue_timeout_ms, "at most "),
+        ("to start", spec.start_timeout_ms, "at most "),
+        ("silent", spec.silence_timeout_ms, "at most "),
+    ] {
+        if ms != 0 {
+            sheet.add(name, format!("{what}{}", exact_duration(ms)));
+        }
+    }
+    if spec.warn_signal != 0 {
+        let (signal, before) = (signal_name(spec.warn_signal), exact_duration(spec.warn_before_ms));
+        sheet.add("warning", format!("{signal} {before} before the timeout"));
+    }
+    let first = match spec.kill_signal {
+        0 => SIGTERM,
+        signal => signal,
+    };
+    if first != SIGTERM || spec.kill_grace_ms.is_some() {
+        let grace = match spec.kill_grace_ms {
+            Some(ms) => exact_duration(ms),
+            None => "the runner's grace".into(),
+        };
+        sheet.add("ended by", format!("{}, SIGKILL after {grace}", signal_name(first)));
+    }
+    for (name, policy, usual) in [
+        ("cut off", text::on_disconnect(spec), "continue"),
+        ("restart", text::on_runner_restart(spec), "adopt"),
+    ] {
+        if policy != usual {
+            sheet.add(name, policy);
+        }
     }
 }
 
@@ -203,6 +245,47 @@ mod tests {
     }
 
     #[test]
+    fn clocks_and_the_end_are_shown_where_they_are_not_as_usual() {
+        let task = v1::Task {
+            id: 12,
+            host: "db-01".into(),
+            spec: Some(v1::TaskSpec {
+                timeout_ms: 10_800_000,
+                queue_timeout_ms: 5_400_000,
+                start_timeout_ms: 5_000,
+                silence_timeout_ms: 1_200_000,
+                warn_signal: 10,
+                warn_before_ms: 300_000,
+                kill_signal: 2,
+                kill_grace_ms: Some(30_000),
+                on_disconnect: v1::OnDisconnect::Kill.into(),
+                on_runner_restart: v1::OnRunnerRestart::Kill.into(),
+                ..v1::TaskSpec::default()
+            }),
+            end_detail: Some(v1::EndDetail {
+                tree_empty: Some(true),
+                leftovers: 2,
+                ..v1::EndDetail::default()
+            }),
+            ..v1::Task::default()
+        };
+        let text = describe(&task, 0, false);
+        for line in [
+            "  timeout    3h\n",
+            "  in queue   at most 1h30m\n",
+            "  to start   at most 5s\n",
+            "  silent     at most 20m\n",
+            "  warning    SIGUSR1 5m before the timeout\n",
+            "  ended by   SIGINT, SIGKILL after 30s\n",
+            "  cut off    kill\n",
+            "  restart    kill\n",
+            "  tree       2 leftover processes were killed\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+
+    #[test]
     fn a_task_is_shown_without_what_is_not_set() {
         let task = v1::Task {
             id: 12,
@@ -228,7 +311,10 @@ mod tests {
         );
         assert!(text.contains("  command    echo 'a b'\n"), "{text}");
         assert!(text.contains(" by ann, \"a^[test\"\n"), "{text}");
-        for absent in ["started", "ended", "runner ", "attempt", "env", "callback", "output"] {
+        for absent in [
+            "started", "ended", "runner ", "attempt", "env", "callback", "output", "in queue", "to start", "silent",
+            "warning", "cut off", "restart", "tree", "cpu",
+        ] {
             assert!(!text.contains(&format!("\n  {absent}")), "{absent}: {text}");
         }
     }

@@ -1,13 +1,15 @@
 //! `systole up`: a scheduler and a runner in one process, for one machine.
 
+use super::runner::own_warden;
 use super::scheduler::{self, place};
-use crate::args::{Global, LogFormat, UpArgs};
+use crate::args::{Global, LogFormat, UpArgs, WardenTimes};
 use crate::failure::Failure;
 use crate::service::{Signals, default_slots, labels, queues, start_log};
 use crate::url::DEFAULT_PORT;
 use crate::{exit_code, output, paths};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use systole_runner::Shutdown;
 use systole_runner::config::RunnerConfig;
 use systole_scheduler::Running;
 use tokio_util::sync::CancellationToken;
@@ -61,6 +63,10 @@ impl Plan {
                 path.display()
             ))
         })?;
+        let times = WardenTimes {
+            adopt_window: systole_runner::config::ADOPT_WINDOW,
+            drain_wait: std::time::Duration::ZERO,
+        };
         Ok(RunnerConfig {
             urls: vec![local_url(running.addr)],
             token,
@@ -71,6 +77,9 @@ impl Plan {
             labels: self.labels,
             data_dir: self.data_dir.join("runner"),
             kill_grace: KILL_GRACE,
+            warden: own_warden(&times),
+            drain_wait: times.drain_wait,
+            adopt_window: times.adopt_window,
         })
     }
 }
@@ -87,12 +96,12 @@ async fn serve(
     config: RunnerConfig,
     mut signals: Signals,
 ) -> Result<u8, Failure> {
-    let stop_runner = CancellationToken::new();
+    let stop_runner = Shutdown::new();
     let mut runner = tokio::spawn(Box::pin(systole_runner::run(config, stop_runner.clone())));
     let mut scheduler = std::pin::pin!(running.stopped());
     tokio::select! {
         ended = &mut scheduler => {
-            stop_runner.cancel();
+            stop_runner.drain();
             ended.map_err(scheduler::failure)?;
             return Err(Failure::unexpected("the scheduler ended by itself; its log says why"));
         }
@@ -107,7 +116,7 @@ async fn serve(
     }
     output::note("systole: stopping the runner, then the scheduler; a second signal exits at once");
     let orderly = async {
-        stop_runner.cancel();
+        stop_runner.drain();
         let runner = runner_result((&mut runner).await);
         stop_scheduler.cancel();
         scheduler.await.map_err(scheduler::failure)?;

@@ -2,9 +2,11 @@
 //! the contract does. Ids are strings (a 64-bit number loses digits in JavaScript), times RFC 3339 in UTC,
 //! durations milliseconds, and what is not set is null.
 
+use super::facts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use systole_proto::v1;
+use systole_shared::task::signal::SIGTERM;
 use systole_shared::time::format_utc;
 
 /// Version of the shapes; it is in every document.
@@ -67,6 +69,7 @@ pub struct Task {
     pub cancelled_by: Option<String>,
     pub cancel_reason: Option<String>,
     pub late_result: Option<Outcome>,
+    pub end_detail: Option<EndDetail>,
     pub callback: Option<Callback>,
     pub waiting_for: Option<String>,
     pub stdout_bytes: u64,
@@ -89,6 +92,16 @@ pub struct Spec {
     pub run_at: Option<String>,
     pub delay_ms: Option<u64>,
     pub timeout_ms: Option<u64>,
+    pub queue_timeout_ms: Option<u64>,
+    pub start_timeout_ms: Option<u64>,
+    pub silence_timeout_ms: Option<u64>,
+    pub warn_signal: Option<i32>,
+    pub warn_before_ms: Option<u64>,
+    pub kill_signal: i32,
+    /// Null: the runner's own.
+    pub kill_grace_ms: Option<u64>,
+    pub on_disconnect: String,
+    pub on_runner_restart: String,
     /// In their order, which is the order of the child's environment.
     pub env: Vec<EnvVar>,
     pub dir: Option<String>,
@@ -115,6 +128,33 @@ pub struct Outcome {
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     pub message: String,
+}
+
+/// What the runner knows of the end; what it does not know is null.
+#[derive(Debug, Serialize)]
+pub struct EndDetail {
+    /// No process of the task was left.
+    pub tree_empty: Option<bool>,
+    pub signals: Vec<SignalSent>,
+    /// Processes that the command left behind and that were killed.
+    pub leftovers: u32,
+    pub usage: Usage,
+    pub note: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SignalSent {
+    pub signal: i32,
+    pub at: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Usage {
+    pub user_cpu_us: Option<u64>,
+    pub system_cpu_us: Option<u64>,
+    pub peak_memory_bytes: Option<u64>,
+    pub read_bytes: Option<u64>,
+    pub written_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -169,7 +209,10 @@ pub struct Runner {
     pub cordon_reason: Option<String>,
     pub cordoned_at: Option<String>,
     pub start_no: u64,
+    /// As the runner told them.
     pub host_facts: Option<String>,
+    /// What keeps the processes of a task together there.
+    pub guard: Option<String>,
     pub clock_skew_ms: i64,
 }
 
@@ -224,6 +267,7 @@ impl From<&v1::Task> for Task {
             cancelled_by: text(&task.cancelled_by),
             cancel_reason: text(&task.cancel_reason),
             late_result: task.late_result.as_ref().map(Outcome::from),
+            end_detail: task.end_detail.as_ref().map(EndDetail::from),
             callback: task.callback.as_ref().map(Callback::from),
             waiting_for: text(&task.waiting_for),
             stdout_bytes: task.stdout_bytes,
@@ -249,6 +293,19 @@ impl From<&v1::TaskSpec> for Spec {
             run_at: time(spec.run_at_ms),
             delay_ms: span(spec.delay_ms),
             timeout_ms: span(spec.timeout_ms),
+            queue_timeout_ms: span(spec.queue_timeout_ms),
+            start_timeout_ms: span(spec.start_timeout_ms),
+            silence_timeout_ms: span(spec.silence_timeout_ms),
+            warn_signal: (spec.warn_signal != 0).then_some(spec.warn_signal),
+            warn_before_ms: span(spec.warn_before_ms),
+            kill_signal: if spec.kill_signal == 0 {
+                SIGTERM
+            } else {
+                spec.kill_signal
+            },
+            kill_grace_ms: spec.kill_grace_ms,
+            on_disconnect: super::text::on_disconnect(spec),
+            on_runner_restart: super::text::on_runner_restart(spec),
             env: spec
                 .env
                 .iter()
@@ -275,6 +332,32 @@ impl From<&v1::Outcome> for Outcome {
             exit_code: outcome.exit_code,
             signal: outcome.signal,
             message: outcome.message.clone(),
+        }
+    }
+}
+
+impl From<&v1::EndDetail> for EndDetail {
+    fn from(detail: &v1::EndDetail) -> Self {
+        let usage = detail.usage.unwrap_or_default();
+        Self {
+            tree_empty: detail.tree_empty,
+            signals: detail
+                .signals
+                .iter()
+                .map(|sent| SignalSent {
+                    signal: sent.signal,
+                    at: time(u64::try_from(sent.at_ms).unwrap_or(0)),
+                })
+                .collect(),
+            leftovers: detail.leftovers,
+            usage: Usage {
+                user_cpu_us: usage.user_cpu_us,
+                system_cpu_us: usage.system_cpu_us,
+                peak_memory_bytes: usage.peak_memory_bytes,
+                read_bytes: usage.read_bytes,
+                written_bytes: usage.written_bytes,
+            },
+            note: text(&detail.note),
         }
     }
 }
@@ -343,6 +426,7 @@ impl From<&v1::Runner> for Runner {
             cordoned_at: time(runner.cordoned_at_ms),
             start_no: runner.start_no,
             host_facts: text(&runner.host_facts),
+            guard: facts::guard(&runner.host_facts),
             clock_skew_ms: runner.clock_skew_ms,
         }
     }
@@ -417,6 +501,9 @@ mod tests {
         assert_eq!(task["stderr_dropped_bytes"], json!(4));
         assert_eq!(task["spec"]["timeout_ms"], json!(5_000));
         assert_eq!(task["spec"]["require"], json!({"gpu": "1"}));
+        assert_eq!(task["spec"]["kill_signal"], json!(15));
+        assert_eq!(task["spec"]["on_disconnect"], json!("continue"));
+        assert_eq!(task["spec"]["on_runner_restart"], json!("adopt"));
     }
 
     #[test]
@@ -456,6 +543,7 @@ mod tests {
                 "cancelled_by",
                 "created_at",
                 "dispatched_at",
+                "end_detail",
                 "ended_at",
                 "host",
                 "id",
@@ -478,6 +566,35 @@ mod tests {
                 "waiting_for"
             ]
         );
+    }
+
+    #[test]
+    fn the_end_has_what_the_runner_knows() {
+        let mut task = task();
+        task.end_detail = Some(v1::EndDetail {
+            tree_empty: Some(true),
+            signals: vec![v1::SignalSent {
+                signal: 15,
+                at_ms: 1_800_000_000_000,
+            }],
+            leftovers: 2,
+            usage: Some(v1::Usage {
+                user_cpu_us: Some(5),
+                ..v1::Usage::default()
+            }),
+            note: String::new(),
+        });
+        let value = serde_json::to_value(Task::from(&task)).expect("serialises");
+        let detail = &value["end_detail"];
+        assert_eq!(detail["tree_empty"], json!(true));
+        assert_eq!(
+            detail["signals"],
+            json!([{"signal": 15, "at": "2027-01-15T08:00:00.000Z"}])
+        );
+        assert_eq!(detail["leftovers"], json!(2));
+        assert_eq!(detail["usage"]["user_cpu_us"], json!(5));
+        assert_eq!(detail["usage"].get("read_bytes"), Some(&Value::Null));
+        assert_eq!(detail.get("note"), Some(&Value::Null));
     }
 
     #[test]

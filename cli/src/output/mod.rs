@@ -5,6 +5,8 @@
 //! connection while we write to it would kill the client too, for a vectored write to a socket raises it.
 
 pub mod color;
+pub mod end;
+pub mod facts;
 pub mod json;
 pub mod notes;
 pub mod sink;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
 use systole_shared::task::TaskState;
-use systole_shared::task::outcome::signal_name;
+use systole_shared::task::signal::signal_name;
 use systole_shared::time::format_duration;
 
 /// The text with every control character made visible: texts of others must not steer the terminal.
@@ -179,6 +179,24 @@ fn cancelled(task: &v1::Task) -> String {
         text.push_str(&format!(", \"{}\"", task.cancel_reason));
     }
     text
+}
+
+/// A policy of a later version is shown as its number.
+pub fn on_disconnect(spec: &v1::TaskSpec) -> String {
+    match v1::OnDisconnect::try_from(spec.on_disconnect) {
+        Ok(v1::OnDisconnect::Unspecified | v1::OnDisconnect::Continue) => "continue".into(),
+        Ok(v1::OnDisconnect::Kill) => "kill".into(),
+        Err(_) => spec.on_disconnect.to_string(),
+    }
+}
+
+/// As [`on_disconnect`].
+pub fn on_runner_restart(spec: &v1::TaskSpec) -> String {
+    match v1::OnRunnerRestart::try_from(spec.on_runner_restart) {
+        Ok(v1::OnRunnerRestart::Unspecified | v1::OnRunnerRestart::Adopt) => "adopt".into(),
+        Ok(v1::OnRunnerRestart::Kill) => "kill".into(),
+        Err(_) => spec.on_runner_restart.to_string(),
+    }
 }
 
 /// Why it waits, or how it ended: the last column of `ls`.

@@ -54,7 +54,7 @@ pub fn request(config: &RunnerConfig, fixed: &Fixed, now: &Now, held: &Held) -> 
         command_line: held
             .live
             .as_ref()
-            .map(|live| live.command_line.clone())
+            .map(|live| live.begin.command.clone())
             .unwrap_or_default(),
     }
 }

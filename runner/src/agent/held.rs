@@ -1,40 +1,41 @@
 //! What a slot has: a live child or none, and results that are not acknowledged yet. Bookkeeping
 //! only; the decisions are `react`'s and the deeds the agent's.
 
-use crate::child::supervise::{Finished, Orders};
+use super::deliver::{Finished, Follower};
 use crate::journal::{Begin, Ended};
 use std::collections::VecDeque;
 use systole_proto::v1;
-use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::heartbeat::react::Slot;
 use systole_shared::limits::RESULTS_PER_BEAT_MAX;
-use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
 
-/// A child from its start until its end is recorded.
+/// A task from its order to the warden until its end is ready to be reported.
 pub struct Live {
     pub begin: Begin,
-    pub command_line: String,
-    pub orders: watch::Sender<Orders>,
-    pub watcher: JoinHandle<Finished>,
+    /// The warden has not said yet what became of the order.
+    pub is_starting: bool,
+    pub is_stopping: bool,
+    /// Nobody wants the result: it is kept here, with its output.
+    pub aside: bool,
+    /// The warden ends it when the cluster has not heard of it for a while.
+    pub fenced: bool,
+    /// Sends its output while it runs.
+    pub follower: Option<Follower>,
+    /// It has ended, and the rest of its output is being stored before the end is reported.
+    pub finishing: Option<JoinHandle<Finished>>,
 }
 
 impl Live {
-    pub fn is_stopping(&self) -> bool {
-        self.orders.borrow().stop.is_some()
-    }
-
-    /// The first who stops it is the one who did; false when it was being stopped already.
-    pub fn stop(&self, by: StoppedBy) -> bool {
-        self.orders.send_if_modified(|orders| {
-            let first = orders.stop.is_none();
-            orders.stop.get_or_insert(by);
-            first
-        })
-    }
-
-    pub fn set_aside(&self) {
-        self.orders.send_modify(|orders| orders.aside = true);
+    pub fn new(begin: Begin) -> Self {
+        Self {
+            begin,
+            is_starting: true,
+            is_stopping: false,
+            aside: false,
+            fenced: false,
+            follower: None,
+            finishing: None,
+        }
     }
 }
 
@@ -70,7 +71,7 @@ impl Held {
 
     pub fn slot(&self) -> Slot {
         match &self.live {
-            Some(live) if live.is_stopping() => Slot::Stopping(live.begin.task_id),
+            Some(live) if live.is_stopping => Slot::Stopping(live.begin.task_id),
             Some(live) => Slot::Alive(live.begin.task_id),
             None => self
                 .named_result()
@@ -105,10 +106,10 @@ impl Held {
     }
 }
 
-/// Resolves when the child's end is recorded; never without a child.
-pub async fn ended(live: &mut Option<Live>) -> Result<Finished, JoinError> {
-    match live {
-        Some(live) => (&mut live.watcher).await,
+/// Resolves when the end of the task is ready to be reported; never before its child has ended.
+pub async fn finished(live: &mut Option<Live>) -> Result<Finished, JoinError> {
+    match live.as_mut().and_then(|live| live.finishing.as_mut()) {
+        Some(finishing) => finishing.await,
         None => std::future::pending().await,
     }
 }

@@ -1,10 +1,11 @@
 //! The loop of one slot: beat, do what the answer says, rest, and never miss the end of the child
-//! meanwhile. What an answer means is decided by `react`; how processes are handled, by `child`.
+//! meanwhile. What an answer means is decided by `react`; how processes are handled, by the warden.
 //!
 //! There is one beat under way at any time, and only its answer counts. When something happens that a
 //! scheduler should know at once, the beat is abandoned and the next one tells.
 
 mod beat;
+mod deliver;
 mod held;
 mod leftover;
 
@@ -12,25 +13,28 @@ pub use beat::Fixed;
 
 use crate::backoff::{Backoff, jitter};
 use crate::boottime;
-use crate::child::fork::Child;
 use crate::child::output::Upload;
-use crate::child::spawn::{Launch, Launched, Place, Started, launch};
-use crate::child::supervise::{Finished, Job, Orders, supervise};
-use crate::child::threads;
 use crate::config::RunnerConfig;
 use crate::journal::{Begin, Ended};
 use crate::link::{Link, Missed, Trouble};
-use held::{Held, Live, Unacknowledged, ended};
+use crate::shutdown::Shutdown;
+use crate::warden::client::{Client, Event, Inventory};
+use crate::warden::protocol::{self, Alive, Record, Start, ToWarden, Why};
+use deliver::{Finished, Follower, finish, is_silent};
+use held::{Held, Live, Unacknowledged, finished};
 use leftover::Leftovers;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use systole_proto::{convert, v1};
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::heartbeat::react::{Action, Command, acceptable, react};
 use systole_shared::limits::{PARK_MS_MAX, RESULTS_PER_BEAT_MAX};
+use systole_shared::policy::fence::{fence_after_ms, kill_grace_max_ms};
+use systole_shared::task::spec::OnDisconnect;
 use systole_shared::task::{OutcomeKind, TaskSpec};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 /// Until a scheduler has told its interval, ms.
 const BEAT_INTERVAL_MS: u64 = 30_000;
@@ -40,9 +44,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_AT_ONCE_WITHIN: Duration = Duration::from_secs(5);
 /// No answer makes a slot beat faster than this.
 const REST_MIN: Duration = Duration::from_millis(50);
-/// A child that ends this soon is reported with its end only: the beat between would be abandoned
-/// anyway, and its write is half the cost of a short task.
-const SHORT_TASK: Duration = Duration::from_millis(20);
+/// How long an order to the warden is waited for before the next beat says RUNNING all the same. Within this time a
+/// short task has ended: the beat between would be abandoned anyway, and its write is half the cost of such a task.
+const WARDEN_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// Beats of a fenced task come this much more often.
+const FENCED_BEATS: u64 = 3;
 /// While a child is being stopped there is nothing to say; its end interrupts the rest.
 const REST_WHILE_STOPPING: Duration = Duration::from_secs(1);
 /// Another process holds the id: how often to ask again.
@@ -54,9 +60,11 @@ const DELIVER_WITHIN: Duration = Duration::from_secs(10);
 pub struct Context {
     pub config: RunnerConfig,
     pub fixed: Fixed,
-    pub place: Arc<Place>,
     pub link: Arc<Link>,
-    pub shutdown: CancellationToken,
+    pub warden: Arc<Client>,
+    pub shutdown: Shutdown,
+    /// Highest task id this host ever held.
+    pub max_task_id: AtomicI64,
 }
 
 impl Context {
@@ -66,7 +74,7 @@ impl Context {
             self.config.host.clone(),
             self.fixed.instance_id.clone(),
             task_id,
-            self.place.journal.dir(task_id),
+            crate::journal::task_dir(&self.config.data_dir, task_id),
         )
     }
 }
@@ -87,6 +95,7 @@ pub struct Agent {
     beat_interval_ms: u64,
     held: Held,
     leftovers: Leftovers,
+    events: mpsc::Receiver<Event>,
     /// Takes no new task. With the shutdown, or from the start for a slot that only delivers.
     leaving: bool,
     shutting_down: bool,
@@ -103,17 +112,17 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// `recovered`: results of earlier processes. `surplus`: the slot is not offered any more and only delivers.
+    /// `surplus`: the slot is not offered any more and only finishes what it has.
     pub fn new(context: Arc<Context>, slot: u32, surplus: bool) -> Self {
-        let leftovers = Leftovers::new(Arc::clone(&context.place));
         Self {
+            leftovers: Leftovers::new(Arc::clone(&context), slot),
+            events: context.warden.subscribe(slot),
             context,
             slot,
             seq: 0,
             unanswered: 0,
             beat_interval_ms: BEAT_INTERVAL_MS,
             held: Held::default(),
-            leftovers,
             leaving: surplus,
             shutting_down: false,
             leave_by: None,
@@ -124,9 +133,9 @@ impl Agent {
         }
     }
 
-    /// Returns when the slot has left.
-    pub async fn run(mut self, recovered: Vec<Ended>) {
-        self.held.results = leftover::readopt(&self.context, recovered).await;
+    /// `inventory`: what the warden holds for this slot. Returns when the slot has left.
+    pub async fn run(mut self, inventory: Inventory) {
+        self.take_inventory(inventory).await;
         loop {
             if self.is_over() {
                 let (slot, results) = (self.slot, self.held.results.len());
@@ -148,9 +157,54 @@ impl Agent {
         self.leftovers.settle(DELIVER_WITHIN).await;
     }
 
-    /// The shutdown has waited long enough for somebody to deliver to.
+    /// What the warden holds is what there is.
+    async fn take_inventory(&mut self, inventory: Inventory) {
+        let new: Vec<Ended> = inventory
+            .ended
+            .into_iter()
+            .filter(|ended| !self.held.has_result(ended.task_id))
+            .collect();
+        self.held.live = match (inventory.live, self.held.live.take()) {
+            (Some(found), Some(mut known)) if known.begin.task_id == found.begin.task_id => {
+                known.is_starting = false;
+                known.is_stopping |= found.stopping;
+                Some(known)
+            }
+            (Some(found), _) => {
+                tracing::info!(
+                    task_id = found.begin.task_id,
+                    slot = self.slot,
+                    "a running task is taken over"
+                );
+                let mut live = Live::new(found.begin);
+                live.is_starting = false;
+                live.is_stopping = found.stopping;
+                live.fenced = found.fenced;
+                live.follower = Some(Follower::start(self.context.upload(live.begin.task_id)));
+                Some(live)
+            }
+            // Its end is known, and its output on the way.
+            (None, Some(known)) if known.finishing.is_some() => Some(known),
+            // Never begun, or ended: then the end is in the inventory.
+            (None, _) => None,
+        };
+        let finishing = self.held.live.as_ref().map(|live| live.begin.task_id);
+        let new: Vec<Ended> = new
+            .into_iter()
+            .filter(|ended| Some(ended.task_id) != finishing)
+            .collect();
+        self.held.results.extend(leftover::readopt(&self.context, new).await);
+        self.hurried = 0;
+    }
+
+    /// Nothing more can be done here: what was handed over goes on without this process, and for the rest the shutdown
+    /// has waited long enough for somebody to deliver to.
     fn is_over(&self) -> bool {
-        self.held.live.is_none() && self.leave_by.is_some_and(|by| Instant::now() >= by)
+        let is_late = self.leave_by.is_some_and(|by| Instant::now() >= by);
+        if self.held.live.is_none() || self.context.shutdown.drains() {
+            return is_late && self.held.live.is_none();
+        }
+        is_late || (self.shutting_down && self.held.results.is_empty())
     }
 
     /// One beat and what follows from its answer.
@@ -166,11 +220,15 @@ impl Agent {
         let sent_ms = boottime::now_ms();
         let outcome = tokio::select! {
             biased;
-            finished = ended(&mut self.held.live) => {
-                self.child_ended(finished).await;
+            event = self.events.recv() => {
+                self.hear(event).await;
                 return Next::Now;
             }
-            () = context.shutdown.cancelled(), if !self.shutting_down => {
+            finished = finished(&mut self.held.live) => {
+                self.finished(finished);
+                return Next::Now;
+            }
+            () = context.shutdown.asked(), if !self.shutting_down => {
                 self.shut_down();
                 return Next::Now;
             }
@@ -187,6 +245,9 @@ impl Agent {
         // parking until one does.
         if self.unanswered > 0 || self.leaving {
             0
+        } else if self.held.live.as_ref().is_some_and(|live| live.fenced) {
+            // The time that a fence counts begins when the beat was sent, so in perfect health it is as old as this.
+            self.beat_interval_ms / FENCED_BEATS
         } else {
             self.beat_interval_ms
         }
@@ -199,7 +260,7 @@ impl Agent {
             seq: self.seq,
             unanswered: self.unanswered,
             leaving: self.leaving,
-            max_task_id: self.context.place.state.max_task_id(),
+            max_task_id: self.context.max_task_id.load(Ordering::Relaxed),
             park_ms,
         };
         beat::request(&self.context.config, &self.context.fixed, &now, &self.held)
@@ -214,8 +275,9 @@ impl Agent {
         let shutdown = self.context.shutdown.clone();
         tokio::select! {
             biased;
-            finished = ended(&mut self.held.live) => self.child_ended(finished).await,
-            () = shutdown.cancelled(), if !self.shutting_down => self.shut_down(),
+            event = self.events.recv() => self.hear(event).await,
+            finished = finished(&mut self.held.live) => self.finished(finished),
+            () = shutdown.asked(), if !self.shutting_down => self.shut_down(),
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -223,41 +285,125 @@ impl Agent {
     fn shut_down(&mut self) {
         self.shutting_down = true;
         self.leaving = true;
-        match &self.held.live {
-            Some(live) => {
-                live.stop(StoppedBy::Drain);
-            }
-            None => self.leave_by = Some(Instant::now() + DELIVER_WITHIN),
+        // Handed over, the children live on and the next start reports them. Otherwise the warden ends them now.
+        if self.held.live.is_none() || !self.context.shutdown.drains() {
+            self.leave_by = Some(Instant::now() + DELIVER_WITHIN);
         }
     }
 
-    async fn child_ended(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
-        let Some(live) = self.held.live.take() else {
+    /// Takes note of what the warden says. A scheduler should know of all of it at once.
+    async fn hear(&mut self, event: Option<Event>) {
+        match event {
+            Some(Event::Started(task_id)) => self.started(task_id),
+            Some(Event::Ended(ended)) => self.child_ended(*ended),
+            Some(Event::NotBegun(task_id, why)) => self.not_begun(task_id, why),
+            Some(Event::Inventory(inventory)) => self.take_inventory(inventory).await,
+            // The client lives as long as the slots.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn started(&mut self, task_id: i64) {
+        if let Some(live) = self.held.live.as_mut().filter(|live| live.begin.task_id == task_id) {
+            live.is_starting = false;
+            if live.follower.is_none() {
+                live.follower = Some(Follower::start(self.context.upload(task_id)));
+            }
+        }
+    }
+
+    fn not_begun(&mut self, task_id: i64, why: Why) {
+        let Some(live) = self.held.live.take_if(|live| live.begin.task_id == task_id) else {
             return;
         };
+        let task_id = live.begin.task_id;
+        match why {
+            Why::TooLate => tracing::warn!(task_id, "a task arrived too late to be started; it is asked for again"),
+            Why::Held => tracing::error!(
+                task_id,
+                "a task that this host has already was given again; it is not started twice"
+            ),
+        }
+    }
+
+    /// The warden has written the end down.
+    fn child_ended(&mut self, ended: Ended) {
+        let task_id = ended.task_id;
+        if self.held.has_result(task_id) {
+            return;
+        }
+        let Some(live) = self.held.live.as_mut().filter(|live| live.begin.task_id == task_id) else {
+            // Not expected by this slot: reported all the same.
+            tracing::warn!(
+                task_id,
+                slot = self.slot,
+                "the end of a task that was not expected here"
+            );
+            let upload = self.context.upload(task_id);
+            let output = deliver::small_rest(&upload, [ended.stdout_bytes, ended.stderr_bytes]);
+            let sending = (output.is_empty() && !is_silent(&ended)).then(|| tokio::spawn(upload.finish()));
+            self.held.results.push_back(Unacknowledged { ended, output, sending });
+            return;
+        };
+        if live.aside {
+            self.held.live = None;
+            self.leftovers.set_aside(task_id, None);
+            self.changed();
+            return;
+        }
+        let follower = live.follower.take();
+        if is_silent(&ended) {
+            self.finished(Ok(Finished {
+                ended,
+                output: Vec::new(),
+                sending: None,
+            }));
+            return;
+        }
+        let upload = self.context.upload(task_id);
+        if follower.is_none() {
+            let sizes = [ended.stdout_bytes, ended.stderr_bytes];
+            let output = deliver::small_rest(&upload, sizes);
+            if !output.is_empty() {
+                self.finished(Ok(Finished {
+                    ended,
+                    output,
+                    sending: None,
+                }));
+                return;
+            }
+        }
+        live.finishing = Some(tokio::spawn(finish(ended, upload, follower)));
+    }
+
+    /// The end of the task is ready to be reported.
+    fn finished(&mut self, finished: Result<Finished, tokio::task::JoinError>) {
+        let Some(live) = self.held.live.take() else { return };
+        let finished = match finished {
+            Ok(finished) => finished,
+            Err(error) => {
+                // The warden has the end still, and names it again when it is asked.
+                tracing::error!(task_id = live.begin.task_id, %error, "sending an output failed; this is a bug");
+                return;
+            }
+        };
+        if live.aside {
+            self.leftovers.set_aside(finished.ended.task_id, finished.sending);
+        } else {
+            self.held.results.push_back(Unacknowledged {
+                ended: finished.ended,
+                output: finished.output,
+                sending: finished.sending,
+            });
+        }
+        self.changed();
+    }
+
+    fn changed(&mut self) {
         self.hurried = 0;
         if self.shutting_down {
             self.leave_by = Some(Instant::now() + DELIVER_WITHIN);
         }
-        let finished = match finished {
-            Ok(finished) => finished,
-            Err(error) => {
-                tracing::error!(task_id = live.begin.task_id, %error, "the watcher of a child failed; this is a bug");
-                let message = "the runner lost track of the child; how it ended is not known";
-                self.without_child(&live.begin, OutcomeKind::RunnerRestarted, message)
-                    .await;
-                return;
-            }
-        };
-        if live.orders.borrow().aside {
-            self.leftovers.set_aside(finished.ended.task_id, finished.sending).await;
-            return;
-        }
-        self.held.results.push_back(Unacknowledged {
-            ended: finished.ended,
-            output: finished.output,
-            sending: finished.sending,
-        });
     }
 
     /// No answer that could be acted on.
@@ -315,7 +461,7 @@ impl Agent {
         }
         // First, whatever the command is: an answer may acknowledge one task and bring the next.
         for result in self.held.take_acknowledged(&answer.acknowledged, &answer.cluster_id) {
-            self.forget(result).await;
+            self.forget(result);
         }
         if answer.seq != self.seq {
             return self.at_once();
@@ -331,6 +477,10 @@ impl Agent {
         }
         self.slow.reset();
         self.astray.reset();
+        if let Some(live) = self.held.live.as_ref().filter(|live| live.fenced) {
+            let task_id = live.begin.task_id;
+            self.tell_warden(ToWarden::Alive(Alive { task_id, sent_ms }));
+        }
         let Some(command) = command(&answer) else {
             self.context.link.complain(
                 Trouble::Refused,
@@ -346,7 +496,7 @@ impl Agent {
             Action::StopAside(_) => self.stop(true),
             Action::Forget(task_id) => {
                 if let Some(result) = self.held.take_result(task_id) {
-                    self.forget(result).await;
+                    self.forget(result);
                 }
                 Next::Now
             }
@@ -356,7 +506,7 @@ impl Agent {
                     "no cluster knows the task; its result and output are moved to unclaimed/"
                 );
                 if let Some(result) = self.held.take_result(task_id) {
-                    self.leftovers.set_aside(task_id, result.sending).await;
+                    self.leftovers.set_aside(task_id, result.sending);
                 }
                 Next::Now
             }
@@ -388,24 +538,26 @@ impl Agent {
     }
 
     fn stop(&mut self, aside: bool) -> Next {
-        if let Some(live) = &self.held.live {
-            if aside {
-                live.set_aside();
-            }
-            if live.stop(StoppedBy::Reset) {
-                tracing::info!(
-                    task_id = live.begin.task_id,
-                    aside,
-                    "a child is stopped, as the scheduler says"
-                );
+        if let Some(live) = &mut self.held.live {
+            live.aside |= aside;
+            if !live.is_stopping {
+                live.is_stopping = true;
+                let task_id = live.begin.task_id;
+                tracing::info!(task_id, aside, "a child is stopped, as the scheduler says");
+                let by = StoppedBy::Reset;
+                self.tell_warden(ToWarden::Stop(protocol::Stop { task_id, by }));
             }
         }
         Next::After(REST_WHILE_STOPPING)
     }
 
-    async fn forget(&mut self, result: Unacknowledged) {
+    fn tell_warden(&self, message: ToWarden) -> bool {
+        self.context.warden.send(self.slot, message)
+    }
+
+    fn forget(&mut self, result: Unacknowledged) {
         self.hurried = 0;
-        self.leftovers.remove(result.ended.task_id, result.sending).await;
+        self.leftovers.forget(result.ended.task_id, result.sending);
     }
 
     async fn start(&mut self, run: v1::RunNew, cluster_id: String, beat_sent_ms: u64, park_ms: u64) -> Next {
@@ -415,33 +567,78 @@ impl Agent {
         }
         let spec = convert::spec_from_wire(run.spec.unwrap_or_default());
         let begin = self.begin(run.task_id, run.attempt, cluster_id, spec.as_ref().ok());
-        if self.leaving {
-            self.without_child(&begin, OutcomeKind::NotStarted, "the runner was shutting down")
-                .await;
-            return Next::Now;
-        }
-        let spec = match spec {
-            Ok(spec) => spec,
+        self.context.max_task_id.fetch_max(run.task_id, Ordering::Relaxed);
+        let mut live = Live::new(begin.clone());
+        let order = match spec {
+            _ if self.leaving => record(begin, OutcomeKind::NotStarted, "the runner was shutting down"),
             Err(invalid) => {
                 let message = format!("program cannot be started: the task makes no sense to this runner: {invalid}");
-                self.without_child(&begin, OutcomeKind::StartFailed, message).await;
-                return Next::Now;
+                record(begin, OutcomeKind::StartFailed, &message)
+            }
+            Ok(spec) => {
+                let (fence_ms, kill_grace_ms) = (self.fence_ms(&spec), self.kill_grace_ms(&spec));
+                live.fenced = fence_ms.is_some();
+                ToWarden::Start(Box::new(Start {
+                    begin,
+                    spec,
+                    beat_sent_ms,
+                    park_ms,
+                    host: self.context.config.host.clone(),
+                    kill_grace_ms,
+                    fence_ms,
+                }))
             }
         };
-        self.leftovers.make_room().await;
-        let (command_line, timeout) = (
-            beat::command_line(&spec.command),
-            spec.timeout_ms.map(Duration::from_millis),
-        );
-        let job = Launch {
-            begin: begin.clone(),
-            spec,
-            beat_sent_ms,
-            park_ms,
-        };
-        let place = Arc::clone(&self.context.place);
-        let launched = threads::run(move || launch(&place, &job)).await;
-        self.launched(begin, command_line, timeout, launched).await
+        if !self.tell_warden(order) {
+            // Nothing was begun. When there is a warden again, the task is asked for again.
+            return Next::After(REST_MIN * 4);
+        }
+        self.hurried = 0;
+        self.held.live = Some(live);
+        self.wait_for_warden(run.task_id).await
+    }
+
+    /// Until the task has ended, or is known to run.
+    async fn wait_for_warden(&mut self, task_id: i64) -> Next {
+        let by = Instant::now() + WARDEN_ANSWERS_WITHIN;
+        while self
+            .held
+            .live
+            .as_ref()
+            .is_some_and(|live| live.begin.task_id == task_id && live.is_starting && live.finishing.is_none())
+        {
+            match tokio::time::timeout_at(by, self.events.recv()).await {
+                Ok(event) => self.hear(event).await,
+                Err(_) => {
+                    tracing::error!(task_id, "the warden does not answer");
+                    break;
+                }
+            }
+        }
+        if self.held.live.is_none() && !self.held.has_result(task_id) {
+            return self.at_once();
+        }
+        Next::Now
+    }
+
+    /// This runner's own, for a task that names none; a fence must have room for it.
+    fn kill_grace_ms(&self, spec: &TaskSpec) -> u64 {
+        let own = u64::try_from(self.context.config.kill_grace.as_millis()).unwrap_or(u64::MAX);
+        match spec.on_disconnect {
+            OnDisconnect::Kill => own.min(kill_grace_max_ms(self.beat_interval_ms).unwrap_or(0)),
+            OnDisconnect::Continue => own,
+        }
+    }
+
+    /// The span of the fence, for a task that must not outlive the contact with the cluster.
+    fn fence_ms(&self, spec: &TaskSpec) -> Option<u64> {
+        if spec.on_disconnect != OnDisconnect::Kill {
+            return None;
+        }
+        fence_after_ms(
+            self.beat_interval_ms,
+            spec.kill_grace_ms.unwrap_or_else(|| self.kill_grace_ms(spec)),
+        )
     }
 
     fn begin(&self, task_id: i64, attempt: u32, cluster_id: String, spec: Option<&TaskSpec>) -> Begin {
@@ -457,88 +654,15 @@ impl Agent {
             begun_at_ms: crate::journal::now_ms(),
         }
     }
+}
 
-    async fn launched(
-        &mut self,
-        begin: Begin,
-        command_line: String,
-        timeout: Option<Duration>,
-        launched: Option<Launched>,
-    ) -> Next {
-        let task_id = begin.task_id;
-        match launched {
-            Some(Launched::Started(started, forked)) => {
-                self.watch(begin, command_line, timeout, started, Child::new(forked));
-                if let Ok(finished) = tokio::time::timeout(SHORT_TASK, ended(&mut self.held.live)).await {
-                    self.child_ended(finished).await;
-                }
-                return Next::Now;
-            }
-            Some(Launched::TooLate) => {
-                tracing::warn!(task_id, "a task arrived too late to be started; it is asked for again");
-                return self.at_once();
-            }
-            Some(Launched::Held) => {
-                tracing::error!(
-                    task_id,
-                    "a task that this host has already was given again; it is not started twice"
-                );
-                return self.at_once();
-            }
-            Some(Launched::Failed(message)) => self.without_child(&begin, OutcomeKind::StartFailed, message).await,
-            Some(Launched::NotStarted(message)) => {
-                tracing::error!(task_id, "{message}");
-                self.without_child(&begin, OutcomeKind::NotStarted, message).await;
-            }
-            None => {
-                let message = "the runner could not start anything: its spawn threads do not work";
-                tracing::error!(task_id, message);
-                self.without_child(&begin, OutcomeKind::NotStarted, message).await;
-            }
-        }
-        Next::Now
-    }
-
-    fn watch(&mut self, begin: Begin, command_line: String, timeout: Option<Duration>, started: Started, child: Child) {
-        let (orders, receiver) = tokio::sync::watch::channel(Orders::default());
-        self.hurried = 0;
-        let job = Job {
-            place: Arc::clone(&self.context.place),
-            started,
-            child,
-            begin: begin.clone(),
-            timeout,
-            grace: self.context.config.kill_grace,
-            orders: receiver,
-            upload: self.context.upload(begin.task_id),
-        };
-        self.held.live = Some(Live {
-            begin,
-            command_line,
-            orders,
-            watcher: tokio::spawn(supervise(job)),
-        });
-    }
-
-    /// Records the end of a task that has no child (any more), for the next beat.
-    async fn without_child(&mut self, begin: &Begin, kind: OutcomeKind, message: impl Into<String>) {
-        let ended = Ended::without_child(begin, kind, message);
-        let (place, written) = (Arc::clone(&self.context.place), ended.clone());
-        let recorded = tokio::task::spawn_blocking(move || place.journal.end(&written)).await;
-        if !matches!(recorded, Ok(Ok(()))) {
-            tracing::warn!(
-                task_id = begin.task_id,
-                ?recorded,
-                "a result could not be written down; it is reported all the same"
-            );
-        }
-        self.hurried = 0;
-        self.held.results.push_back(Unacknowledged {
-            ended,
-            output: Vec::new(),
-            sending: None,
-        });
-    }
+/// The end of a task that is never to be started.
+fn record(begin: Begin, kind: OutcomeKind, message: &str) -> ToWarden {
+    ToWarden::Record(Record {
+        begin,
+        kind: kind.name().into(),
+        message: message.into(),
+    })
 }
 
 /// `None`: a command of a later version, or one without its task.

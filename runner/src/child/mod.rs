@@ -1,11 +1,7 @@
-//! Child processes: prepared ([`prepare`]), started ([`spawn`] and [`fork`] on [`threads`]), watched
-//! until their true end ([`supervise`]), stopped ([`stop`]), their output sent off ([`output`]).
-//! Must not know of beats and seqs; the agent of the slot does.
+//! Child processes: prepared ([`prepare`]), started ([`spawn`], by [`fork`]), their output sent off ([`output`]).
+//! They are watched and ended by `warden`.
 
 pub mod fork;
 pub mod output;
 pub mod prepare;
 pub mod spawn;
-pub mod stop;
-pub mod supervise;
-pub mod threads;

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::runner_service_server::{RunnerService, RunnerServiceServer};
-use systole_runner::RunnerError;
-use systole_runner::config::RunnerConfig;
+use systole_runner::config::{ADOPT_WINDOW, RunnerConfig};
+use systole_runner::warden::client::Origin;
+use systole_runner::warden::{Inside, Plan};
+use systole_runner::{RunnerError, Shutdown};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
@@ -180,6 +181,7 @@ pub struct Fake {
     pub dir: tempfile::TempDir,
     beats: mpsc::UnboundedReceiver<Beat>,
     stored: Stored,
+    warden: Mutex<Option<Inside>>,
     _server: Guard,
 }
 
@@ -191,15 +193,21 @@ impl Drop for Guard {
     }
 }
 
-/// A runner process. Dropped, it is as if it had been killed (but for its children).
+/// A runner process. Dropped, it is as if it had been killed; the warden and the children go on.
 pub struct Process {
-    shutdown: CancellationToken,
+    shutdown: Shutdown,
     running: JoinHandle<Result<(), RunnerError>>,
 }
 
 impl Process {
+    /// Its children are ended.
     pub fn shut_down(&self) {
-        self.shutdown.cancel();
+        self.shutdown.drain();
+    }
+
+    /// Its children go on.
+    pub fn hand_over(&self) {
+        self.shutdown.hand_over();
     }
 
     pub async fn left(&mut self) {
@@ -235,6 +243,7 @@ impl Fake {
             dir: tempfile::tempdir().expect("a temporary directory"),
             beats,
             stored,
+            warden: Mutex::new(None),
             _server: Guard(server),
         }
     }
@@ -250,7 +259,28 @@ impl Fake {
             labels: [("gpu".to_owned(), "1".to_owned())].into(),
             data_dir: self.data_dir(),
             kill_grace: Duration::from_secs(1),
+            warden: Origin::Elsewhere,
+            drain_wait: Duration::ZERO,
+            adopt_window: ADOPT_WINDOW,
         }
+    }
+
+    /// Starts the warden if there is none.
+    pub fn start_warden(&self) {
+        self.warden.lock().expect("not poisoned").get_or_insert_with(|| {
+            let plan = Plan {
+                data_dir: self.data_dir(),
+                stays: true,
+                drain_wait: Duration::ZERO,
+                adopt_window: ADOPT_WINDOW,
+            };
+            Inside::start(plan).expect("the warden starts")
+        });
+    }
+
+    /// As a crash of the warden, if there is one.
+    pub fn end_warden(&self) {
+        self.warden.lock().expect("not poisoned").take();
     }
 
     pub fn runner(&self) -> Process {
@@ -260,7 +290,8 @@ impl Fake {
     pub fn runner_with(&self, change: impl FnOnce(&mut RunnerConfig)) -> Process {
         let mut config = self.config();
         change(&mut config);
-        let shutdown = CancellationToken::new();
+        self.start_warden();
+        let shutdown = Shutdown::new();
         let running = tokio::spawn(Box::pin(systole_runner::run(config, shutdown.clone())));
         Process { shutdown, running }
     }

@@ -4,7 +4,6 @@ use crate::fake::{Fake, eventually, is_empty, order_run, spec};
 use std::time::Duration;
 use systole_proto::v1::{self, ResetReason, RunnerStatus, StoppedBy};
 use systole_runner::RunnerError;
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 #[tokio::test]
@@ -26,7 +25,7 @@ async fn a_task_runs_from_its_order_to_its_acknowledgement() {
         (said.version.as_str(), said.queues.as_slice()),
         (env!("CARGO_PKG_VERSION"), &["default".to_owned()][..])
     );
-    assert!(said.labels.len() == 1 && said.host_facts.starts_with("Linux "));
+    assert!(said.labels.len() == 1 && said.host_facts.contains("\"system\":\"Linux "));
     let seq = said.seq;
     idle.run(7, &["sh", "-c", "echo hi; echo oops >&2"]);
 
@@ -161,7 +160,7 @@ async fn reset_unknown_keeps_the_result_aside_and_reports_nothing() {
     let beat = fake.beat_of(RunnerStatus::Idle).await;
     assert!(beat.request.results.is_empty());
     let aside = fake.data_dir().join("unclaimed/7");
-    assert!(aside.join("journal").exists());
+    eventually("it is aside", || aside.join("journal").exists()).await;
     assert_eq!(std::fs::read_to_string(aside.join("stdout")).unwrap(), "kept\n");
     assert!(is_empty(&fake.data_dir().join("tasks")));
 
@@ -285,7 +284,7 @@ async fn a_second_process_on_the_same_directory_is_refused() {
     let mut fake = Fake::start().await;
     let _runner = fake.runner();
     fake.beat().await.go_on();
-    let refused = Box::pin(systole_runner::run(fake.config(), CancellationToken::new()))
+    let refused = Box::pin(systole_runner::run(fake.config(), systole_runner::Shutdown::new()))
         .await
         .unwrap_err();
     assert!(matches!(refused, RunnerError::DataDirInUse(_)), "{refused}");

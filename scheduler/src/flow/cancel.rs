@@ -153,12 +153,9 @@ async fn transact(tx: &mut Tx, ids: &[i64], by: &str, reason: Option<String>) ->
 }
 
 fn end_waiting(task: LiveTask, by: &str, reason: Option<String>) -> End {
+    let outcome = Outcome::new(OutcomeKind::Cancelled, format!("cancelled by {by} before it started"));
     End {
-        task,
-        transition: Transition::CancelWaiting,
-        outcome: Outcome::new(OutcomeKind::Cancelled, format!("cancelled by {by} before it started")),
-        started_age_ms: None,
-        ended_age_ms: 0,
         cancelled_by: Some((by.to_owned(), reason)),
+        ..End::without_report(task, (Transition::CancelWaiting, outcome))
     }
 }

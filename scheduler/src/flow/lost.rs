@@ -30,15 +30,8 @@ pub async fn end_lost_task(tx: &mut Tx, task_id: i64, silent_ms: i64) -> Result<
             continue;
         }
         let reason: Option<Terminating> = task.terminating();
-        let (transition, outcome) = end::lost(state, reason, u64::try_from(silent_ms).unwrap_or(0));
-        ends.push(End {
-            task,
-            transition,
-            outcome,
-            started_age_ms: None,
-            ended_age_ms: 0,
-            cancelled_by: None,
-        });
+        let end = end::lost(state, reason, u64::try_from(silent_ms).unwrap_or(0));
+        ends.push(End::without_report(task, end));
     }
     finish::end_tasks(tx, &ends).await
 }

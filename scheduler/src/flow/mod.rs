@@ -4,6 +4,7 @@
 pub mod callback;
 pub mod cancel;
 pub mod dispatch;
+pub mod expire;
 pub mod fleet;
 pub mod heartbeat;
 pub mod lost;

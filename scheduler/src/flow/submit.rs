@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use systole_shared::clock::now_ms;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::limits::KEY_CHARS_MAX;
+use systole_shared::policy::fence::check_fence;
 use systole_shared::policy::lane::Lane;
 use systole_shared::task::TaskSpec;
 use systole_shared::task::spec::check_text;
@@ -102,6 +103,7 @@ async fn prepare(
 ) -> Result<NewTask, Refusal> {
     let Item { spec, key } = item?;
     spec.validate(now)?;
+    check_fence(&spec, u64::try_from(ctx.beat_ms()).unwrap_or(u64::MAX))?;
     let key = if key.is_empty() {
         None
     } else {

@@ -10,7 +10,7 @@ use crate::store::output::{Chunk, Stream, Upload};
 use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::convert::{
-    clean, labels_from_wire, report_from_wire, reset_reason_to_wire, said_from_wire, spec_to_wire,
+    clean, detail_from_wire, labels_from_wire, report_from_wire, reset_reason_to_wire, said_from_wire, spec_to_wire,
 };
 use systole_proto::v1;
 use systole_proto::v1::runner_service_server::RunnerService;
@@ -240,6 +240,7 @@ fn parse_result(result: &v1::TaskResult, sent_at: i64) -> Result<BeatResult, Inv
         report,
         started_age_ms: (started_at != 0).then(|| age(started_at)),
         ended_age_ms: age(ended_at),
+        detail: result.detail.clone().map(detail_from_wire),
         totals: [result.stdout_bytes, result.stderr_bytes],
         output,
     })

@@ -13,7 +13,7 @@ use crate::store::submit::Stored;
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_proto::convert::{
-    outcome_to_wire, spec_from_wire, spec_to_wire, state_from_wire, state_to_wire, time_to_wire,
+    detail_to_wire, outcome_to_wire, spec_from_wire, spec_to_wire, state_from_wire, state_to_wire, time_to_wire,
 };
 use systole_proto::v1;
 use systole_proto::v1::task_service_server::TaskService;
@@ -340,6 +340,7 @@ fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::sto
         stderr_bytes: bytes(row.stderr_bytes),
         stdout_dropped_bytes: bytes(row.stdout_total).saturating_sub(bytes(row.stdout_bytes)),
         stderr_dropped_bytes: bytes(row.stderr_total).saturating_sub(bytes(row.stderr_bytes)),
+        end_detail: row.end_detail()?.map(detail_to_wire),
         spec: Some(spec_to_wire(&spec)),
     })
 }

@@ -2,6 +2,7 @@
 
 pub mod admit;
 pub mod callbacks;
+pub mod expire;
 pub mod poll;
 pub mod reaper;
 pub mod retention;

@@ -2,12 +2,13 @@
 
 use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
+use super::finish::detail_json;
 use super::sql::Sql;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_shared::heartbeat::identity::{Holder, Identity, identify};
-use systole_shared::task::OutcomeKind;
+use systole_shared::task::{EndDetail, OutcomeKind};
 
 static LOCK_RUNNERS: Sql = Sql::new(
     "lock_runners",
@@ -53,9 +54,9 @@ static TIME_OUT_TASKS: Sql = Sql::new(
 /// Only beside a verdict, which knows no exit code and no signal: a report that comes twice is not late.
 static LATE_RESULT: Sql = Sql::new(
     "late_result",
-    "UPDATE task SET late_result = $2 WHERE id = $1 AND status IN (7, 10) AND late_result IS NULL \
+    "UPDATE task SET late_result = $2, end_detail = COALESCE(end_detail, $4) WHERE id = $1 AND status IN (7, 10) AND late_result IS NULL \
        AND exit_code IS NULL AND signal IS NULL AND outcome_kind <> $3 \
-       AND outcome_kind IN ('runner_lost', 'runner_restarted', 'cancelled', 'timeout', 'not_started')",
+       AND outcome_kind IN ('runner_lost', 'runner_restarted', 'cancelled', 'timeout', 'start_timeout', 'not_started')",
 );
 static LOCK_HOST: Sql = Sql::new(
     "lock_host",
@@ -265,11 +266,26 @@ pub async fn time_out_tasks(tx: &mut Tx, ids: &[i64]) -> Result<(), StoreError> 
     tx.exec(&TIME_OUT_TASKS, vec![batch(ids)?]).await.map(drop)
 }
 
+/// A true result that arrived after the verdict.
+#[derive(Clone, Debug)]
+pub struct LateResult {
+    pub task_id: i64,
+    pub kind: OutcomeKind,
+    /// JSON text.
+    pub result: String,
+    pub detail: Option<EndDetail>,
+}
+
 /// Keeps a true result that arrived after the verdict. State and outcome stay.
-pub async fn keep_late_result(tx: &mut Tx, id: i64, kind: OutcomeKind, result: String) -> Result<(), StoreError> {
-    tx.exec(&LATE_RESULT, vec![id.into(), result.into(), kind.name().into()])
-        .await
-        .map(drop)
+pub async fn keep_late_result(tx: &mut Tx, late: LateResult) -> Result<(), StoreError> {
+    let detail = late.detail.as_ref().map(detail_json).transpose()?;
+    let args = vec![
+        late.task_id.into(),
+        late.result.into(),
+        late.kind.name().into(),
+        detail.into(),
+    ];
+    tx.exec(&LATE_RESULT, args).await.map(drop)
 }
 
 /// Takes the task out of a runner row whose task was ended by somebody else.

@@ -6,20 +6,21 @@ use super::sql::Sql;
 use serde::Serialize;
 use systole_shared::heartbeat::end::Terminating;
 use systole_shared::policy::retry::{FollowUp, follow_up};
-use systole_shared::task::{Outcome, TaskState, Transition};
+use systole_shared::task::{EndDetail, Outcome, TaskState, Transition};
 
 static END_TASKS: Sql = Sql::new(
     "end_tasks",
     "UPDATE task SET status = x.to_status, outcome_kind = x.kind, exit_code = x.exit_code, signal = x.signal, \
        outcome_message = x.message, ended_at_ms = {now} - x.ended_age, \
        started_at_ms = COALESCE({now} - x.started_age, task.started_at_ms), \
-       cancelled_by = COALESCE(task.cancelled_by, x.cancelled_by), cancel_reason = COALESCE(task.cancel_reason, x.cancel_reason) \
+       cancelled_by = COALESCE(task.cancelled_by, x.cancelled_by), cancel_reason = COALESCE(task.cancel_reason, x.cancel_reason), \
+       end_detail = x.detail \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'from' AS BIGINT) AS from_status, \
        CAST(e.value->>'to' AS SMALLINT) AS to_status, e.value->>'kind' AS kind, \
        CAST(e.value->>'exit_code' AS BIGINT) AS exit_code, CAST(e.value->>'signal' AS BIGINT) AS signal, \
        e.value->>'message' AS message, CAST(e.value->>'ended_age' AS BIGINT) AS ended_age, \
        CAST(e.value->>'started_age' AS BIGINT) AS started_age, e.value->>'cancelled_by' AS cancelled_by, \
-       e.value->>'cancel_reason' AS cancel_reason FROM {each:$1}) AS x \
+       e.value->>'cancel_reason' AS cancel_reason, e.value->>'detail' AS detail FROM {each:$1}) AS x \
      WHERE {is:task.id,x.id} AND task.status = x.from_status RETURNING task.id",
 );
 static PUT_CALLBACKS: Sql = Sql::new(
@@ -33,10 +34,12 @@ static PUT_CALLBACKS: Sql = Sql::new(
 static PUT_SUCCESSORS: Sql = Sql::new(
     "put_successors",
     "INSERT INTO task (root_id, retry_of, attempt, replacements, status, lane_id, priority, target_host, target_slot, name, job, \
-       spec, max_retries, retry_delay_ms, timeout_ms, callback_url, submitted_by, submit_reason, created_at_ms, run_at_ms, eligible_at_ms) \
+       spec, max_retries, retry_delay_ms, timeout_ms, queue_timeout_ms, start_timeout_ms, callback_url, submitted_by, submit_reason, \
+       created_at_ms, run_at_ms, eligible_at_ms) \
      SELECT COALESCE(t.root_id, t.id), t.id, t.attempt + x.attempts, t.replacements + x.replacements, \
        CASE WHEN x.delay = 0 THEN 2 ELSE 1 END, t.lane_id, t.priority, t.target_host, t.target_slot, t.name, t.job, t.spec, \
-       t.max_retries, t.retry_delay_ms, t.timeout_ms, t.callback_url, t.submitted_by, t.submit_reason, {now}, {now} + x.delay, \
+       t.max_retries, t.retry_delay_ms, t.timeout_ms, t.queue_timeout_ms, t.start_timeout_ms, t.callback_url, t.submitted_by, \
+       t.submit_reason, {now}, {now} + x.delay, \
        CASE WHEN x.delay = 0 THEN {now} END \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'attempts' AS BIGINT) AS attempts, \
        CAST(e.value->>'replacements' AS BIGINT) AS replacements, CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x \
@@ -122,6 +125,23 @@ pub struct End {
     pub ended_age_ms: i64,
     /// For a cancel of a waiting task.
     pub cancelled_by: Option<(String, Option<String>)>,
+    /// What its runner knows beyond the outcome.
+    pub detail: Option<EndDetail>,
+}
+
+impl End {
+    /// An end that no runner reported, now.
+    pub fn without_report(task: LiveTask, (transition, outcome): (Transition, Outcome)) -> Self {
+        Self {
+            task,
+            transition,
+            outcome,
+            started_age_ms: None,
+            ended_age_ms: 0,
+            cancelled_by: None,
+            detail: None,
+        }
+    }
 }
 
 /// A task that another one was made to follow.
@@ -162,6 +182,7 @@ struct EndJson<'a> {
     ended_age: i64,
     cancelled_by: Option<&'a str>,
     cancel_reason: Option<&'a str>,
+    detail: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -187,6 +208,11 @@ struct LinkJson {
 #[derive(sqlx::FromRow)]
 struct OnlyId {
     id: i64,
+}
+
+/// The text of the column `end_detail`.
+pub fn detail_json(detail: &EndDetail) -> Result<String, StoreError> {
+    serde_json::to_string(detail).map_err(|error| StoreError::Data(error.to_string()))
 }
 
 /// Writes the ends of tasks that the caller has locked. Only those that were still in the state that the
@@ -216,6 +242,7 @@ pub async fn end_tasks(tx: &mut Tx, ends: &[End]) -> Result<Ended, StoreError> {
             ended_age: end.ended_age_ms,
             cancelled_by: end.cancelled_by.as_ref().map(|(by, _)| by.as_str()),
             cancel_reason: end.cancelled_by.as_ref().and_then(|(_, reason)| reason.as_deref()),
+            detail: end.detail.as_ref().map(detail_json).transpose()?,
         });
     }
     let done: Vec<OnlyId> = tx.all(&END_TASKS, vec![batch(&rows)?]).await?;

@@ -15,6 +15,7 @@
 pub mod admin;
 pub mod beats;
 pub mod claims;
+pub mod clocks;
 pub mod db;
 pub mod error;
 pub mod finish;
@@ -35,6 +36,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         admin::STATEMENTS,
         beats::STATEMENTS,
         claims::STATEMENTS,
+        clocks::STATEMENTS,
         finish::STATEMENTS,
         outbox::STATEMENTS,
         output::STATEMENTS,

@@ -5,14 +5,14 @@ use super::error::StoreError;
 use super::sql::{Dialect, Sql};
 use std::sync::Arc;
 use systole_shared::id::Target;
-use systole_shared::task::{Outcome, OutcomeKind, TaskSpec, TaskState};
+use systole_shared::task::{EndDetail, Outcome, OutcomeKind, TaskSpec, TaskState};
 
 /// What a list shows of a task; the spec comes by itself.
 macro_rules! columns {
     () => {
         "t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.status, t.name, t.host, t.slot, t.start_no, t.created_at_ms, \
          t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, t.cancelled_by, \
-         t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.submitted_by, \
+         t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.end_detail, t.submitted_by, \
          t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
          c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, p.stored_bytes AS stderr_bytes, \
          p.total_bytes AS stderr_total"
@@ -93,6 +93,7 @@ pub struct TaskRow {
     signal: Option<i64>,
     outcome_message: Option<String>,
     pub late_result: Option<String>,
+    end_detail: Option<String>,
     pub submitted_by: String,
     pub submit_reason: Option<String>,
     pub callback_url: Option<String>,
@@ -132,6 +133,12 @@ impl TaskRow {
             signal: narrow(self.signal),
             message: self.outcome_message.clone().unwrap_or_default(),
         }))
+    }
+
+    pub fn end_detail(&self) -> Result<Option<EndDetail>, StoreError> {
+        let text = self.end_detail.as_deref();
+        text.map(|text| serde_json::from_str(text).map_err(|_| self.corrupt("end_detail")))
+            .transpose()
     }
 
     fn corrupt(&self, column: &'static str) -> StoreError {

@@ -46,15 +46,17 @@ static LAST_ID: Sql = Sql::new("last_id", "SELECT seq AS id FROM sqlite_sequence
 static PUT_TASKS: Sql = Sql::new(
     "put_tasks",
     "INSERT INTO task (id, root_id, status, lane_id, priority, target_host, target_slot, name, job, spec, max_retries, \
-       retry_delay_ms, timeout_ms, callback_url, submitted_by, submit_reason, created_at_ms, run_at_ms, eligible_at_ms) \
+       retry_delay_ms, timeout_ms, queue_timeout_ms, start_timeout_ms, callback_url, submitted_by, submit_reason, created_at_ms, \
+       run_at_ms, eligible_at_ms) \
      SELECT x.id, x.id, CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN 2 ELSE 1 END, x.lane, x.priority, x.target_host, \
-       x.target_slot, x.name, x.job, x.spec, x.max_retries, x.retry_delay, x.timeout, x.callback, $2, $3, {now}, \
+       x.target_slot, x.name, x.job, x.spec, x.max_retries, x.retry_delay, x.timeout, x.queue_timeout, x.start_timeout, x.callback, $2, $3, {now}, \
        COALESCE(x.run_at, {now} + x.delay), CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN {now} END \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'lane' AS BIGINT) AS lane, \
        CAST(e.value->>'priority' AS BIGINT) AS priority, e.value->>'target_host' AS target_host, \
        CAST(e.value->>'target_slot' AS BIGINT) AS target_slot, e.value->>'name' AS name, e.value->>'job' AS job, \
        e.value->>'spec' AS spec, CAST(e.value->>'max_retries' AS BIGINT) AS max_retries, \
        CAST(e.value->>'retry_delay' AS BIGINT) AS retry_delay, CAST(e.value->>'timeout' AS BIGINT) AS timeout, \
+       CAST(e.value->>'queue_timeout' AS BIGINT) AS queue_timeout, CAST(e.value->>'start_timeout' AS BIGINT) AS start_timeout, \
        e.value->>'callback' AS callback, CAST(e.value->>'run_at' AS BIGINT) AS run_at, \
        CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x",
 );
@@ -154,6 +156,8 @@ struct TaskJson<'a> {
     max_retries: u32,
     retry_delay: u64,
     timeout: Option<u64>,
+    queue_timeout: Option<u64>,
+    start_timeout: Option<u64>,
     callback: Option<&'a str>,
     run_at: Option<i64>,
     delay: Option<u64>,
@@ -389,6 +393,8 @@ async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &[Stored]) -> Result<(),
             max_retries: spec.retry.max_retries,
             retry_delay: spec.retry.delay_ms,
             timeout: spec.timeout_ms,
+            queue_timeout: spec.queue_timeout_ms,
+            start_timeout: spec.start_timeout_ms,
             callback: spec.callback_url.as_deref(),
             run_at: spec.run_at_ms,
             delay: spec.delay_ms,

@@ -1,23 +1,28 @@
 //! How a task ends when its runner reports a result, loses its child, or is lost itself.
 
-use crate::task::outcome::signal_name;
+use crate::task::signal::signal_name;
 use crate::task::{Outcome, OutcomeKind, TaskState, Transition};
-use crate::time::format_duration;
+use crate::time::{exact_duration, format_duration};
 
 /// Why a task is being terminated. A stronger reason replaces a weaker one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Terminating {
+    /// It was not reported as started within its start timeout; may be retried.
+    StartTimeout = 1,
     /// Its run timeout is over; may be retried.
-    Timeout = 1,
+    Timeout = 2,
     /// A newer occurrence of its job took its place.
-    Superseded = 2,
+    Superseded = 3,
     /// A person or program cancelled it.
-    User = 3,
+    User = 4,
 }
 
 impl Terminating {
+    pub const ALL: [Terminating; 4] = [Self::StartTimeout, Self::Timeout, Self::Superseded, Self::User];
+
     pub fn name(self) -> &'static str {
         match self {
+            Terminating::StartTimeout => "start_timeout",
             Terminating::Timeout => "timeout",
             Terminating::Superseded => "superseded",
             Terminating::User => "user",
@@ -25,9 +30,7 @@ impl Terminating {
     }
 
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::Timeout, Self::Superseded, Self::User]
-            .into_iter()
-            .find(|r| r.name() == name)
+        Self::ALL.into_iter().find(|reason| reason.name() == name)
     }
 }
 
@@ -38,6 +41,10 @@ pub enum StoppedBy {
     Timeout,
     Fence,
     Drain,
+    /// It wrote no output for its silence timeout.
+    Silence,
+    /// The runner came back, and the task does not want to be adopted.
+    RunnerRestart,
 }
 
 /// What a runner reports of an ended child. `kind` is what the runner itself saw.
@@ -82,6 +89,8 @@ impl Report {
     }
 }
 
+const NOT_STARTED_IN_TIME: &str = "the runner did not report it as started within its start timeout";
+
 /// The write that a report leads to, for a task in DISPATCHED, RUNNING or TERMINATING.
 pub fn end(
     state: TaskState,
@@ -119,6 +128,13 @@ pub fn end(
                 format!("superseded; ended with {}", report.child()),
             ),
         ),
+        (_, Some(Terminating::StartTimeout)) => (
+            failed,
+            report.outcome(
+                OutcomeKind::StartTimeout,
+                format!("{NOT_STARTED_IN_TIME}; ended with {}", report.child()),
+            ),
+        ),
         (Some(StoppedBy::Timeout), None) | (_, Some(Terminating::Timeout)) => (
             failed,
             report.outcome(
@@ -142,6 +158,24 @@ pub fn end(
             report.outcome(
                 OutcomeKind::RunnerStopped,
                 format!("the runner was shut down; ended with {}", report.child()),
+            ),
+        ),
+        (Some(StoppedBy::Silence), None) => (
+            failed,
+            report.outcome(
+                OutcomeKind::SilenceTimeout,
+                format!(
+                    "wrote no output for its silence timeout; ended with {} after {}",
+                    report.child(),
+                    format_duration(report.ran_ms)
+                ),
+            ),
+        ),
+        (Some(StoppedBy::RunnerRestart), None) => (
+            failed,
+            report.outcome(
+                OutcomeKind::RunnerRestarted,
+                format!("the runner was started again; ended with {}", report.child()),
             ),
         ),
         (Some(StoppedBy::Reset) | None, None) => {
@@ -174,6 +208,18 @@ pub fn stopped(terminating: Option<Terminating>, runner_lost: bool) -> (Transiti
         ""
     };
     match terminating {
+        // Not as `start_timeout`, which may be retried: a child that was started after all may live on.
+        Some(Terminating::StartTimeout) if runner_lost => (
+            Transition::FailTerminating,
+            Outcome::new(
+                OutcomeKind::RunnerLost,
+                format!("{NOT_STARTED_IN_TIME}, and was lost; whether it started is not known"),
+            ),
+        ),
+        Some(Terminating::StartTimeout) => (
+            Transition::FailTerminating,
+            Outcome::new(OutcomeKind::StartTimeout, NOT_STARTED_IN_TIME),
+        ),
         Some(Terminating::Timeout) => (
             Transition::FailTerminating,
             Outcome::new(OutcomeKind::Timeout, format!("timed out{tail}")),
@@ -206,6 +252,20 @@ pub fn lost(state: TaskState, terminating: Option<Terminating>, silent_ms: u64) 
         )
     };
     (Transition::Fail, Outcome::new(OutcomeKind::RunnerLost, message))
+}
+
+/// The end of a task that no runner took in time.
+pub fn waited_too_long(queue_timeout_ms: u64) -> (Transition, Outcome) {
+    (
+        Transition::FailWaiting,
+        Outcome::new(
+            OutcomeKind::QueueTimeout,
+            format!(
+                "no runner took it within its queue timeout of {}; nothing ran",
+                exact_duration(queue_timeout_ms)
+            ),
+        ),
+    )
 }
 
 /// The end of a task that its runner never took up.
@@ -291,6 +351,73 @@ mod tests {
                 (Failed, K::RunnerStopped),
             ),
             (
+                Running,
+                None,
+                K::Signal,
+                Some(StoppedBy::Silence),
+                (Failed, K::SilenceTimeout),
+            ),
+            (
+                Running,
+                None,
+                K::Success,
+                Some(StoppedBy::Silence),
+                (Failed, K::SilenceTimeout),
+            ),
+            (
+                Running,
+                None,
+                K::Signal,
+                Some(StoppedBy::RunnerRestart),
+                (Failed, K::RunnerRestarted),
+            ),
+            // The runner's own look at the start timeout.
+            (Dispatched, None, K::StartTimeout, None, (Failed, K::StartTimeout)),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::Signal,
+                Some(StoppedBy::Silence),
+                (Terminated, K::Cancelled),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::Timeout),
+                K::Signal,
+                Some(StoppedBy::Silence),
+                (Failed, K::Timeout),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::StartTimeout,
+                None,
+                (Terminated, K::Cancelled),
+            ),
+            // Told to stop before it was reported as started: whether the child ran or not.
+            (
+                TaskState::Terminating,
+                Some(T::StartTimeout),
+                K::Signal,
+                Some(StoppedBy::Reset),
+                (Failed, K::StartTimeout),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::StartTimeout),
+                K::StartTimeout,
+                None,
+                (Failed, K::StartTimeout),
+            ),
+            // It was started in time by its own clock, and quick: too late to call it a failure.
+            (
+                TaskState::Terminating,
+                Some(T::StartTimeout),
+                K::Success,
+                None,
+                (Finished, K::Success),
+            ),
+            (
                 TaskState::Terminating,
                 Some(T::User),
                 K::Signal,
@@ -359,8 +486,33 @@ mod tests {
     #[test]
     fn the_stronger_reason_wins() {
         assert!(Terminating::User > Terminating::Superseded && Terminating::Superseded > Terminating::Timeout);
-        for reason in [Terminating::User, Terminating::Superseded, Terminating::Timeout] {
+        assert!(Terminating::Superseded > Terminating::StartTimeout);
+        for reason in Terminating::ALL {
             assert_eq!(Terminating::parse(reason.name()), Some(reason));
+        }
+    }
+
+    #[test]
+    fn a_start_timeout_is_one_only_when_the_runner_confirms_it() {
+        let confirmed = stopped(Some(Terminating::StartTimeout), false);
+        assert_eq!(
+            (confirmed.0.to(), confirmed.1.kind),
+            (TaskState::Failed, OutcomeKind::StartTimeout)
+        );
+        let lost = lost(TaskState::Terminating, Some(Terminating::StartTimeout), 90_000);
+        assert_eq!((lost.0.to(), lost.1.kind), (TaskState::Failed, OutcomeKind::RunnerLost));
+    }
+
+    #[test]
+    fn a_task_that_waits_too_long_fails_and_nothing_else_does() {
+        let (transition, outcome) = waited_too_long(90_000);
+        assert_eq!(
+            (transition.to(), outcome.kind),
+            (TaskState::Failed, OutcomeKind::QueueTimeout)
+        );
+        assert!(outcome.message.contains("1m30s"), "{}", outcome.message);
+        for state in TaskState::ALL {
+            assert_eq!(transition.leaves(state), state == TaskState::Queued, "{state}");
         }
     }
 

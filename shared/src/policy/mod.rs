@@ -1,5 +1,7 @@
-//! Rules that are functions of values: who is stale, which lane a runner serves, what follows a failure.
+//! Rules that are functions of values: who is stale, which lane a runner serves, what follows a failure, when a
+//! runner that is cut off ends its child.
 
+pub mod fence;
 pub mod lane;
 pub mod retry;
 pub mod stale;

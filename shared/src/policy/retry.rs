@@ -14,12 +14,18 @@ pub enum FollowUp {
 
 /// `attempt` counts from 1; `replacements` were used up in this chain so far.
 ///
-/// The command's own failures are retried. A lost runner is not: nothing proves that the old child is
-/// dead, and two copies must not overlap. A task that never started is replaced elsewhere, which counts
-/// as neither.
+/// The command's own failures are retried, and so is a start that took too long. A lost runner is not: nothing
+/// proves that the old child is dead, and two copies must not overlap. Nor is a task that waited too long: the
+/// next one would wait behind the same queue. A task that never started is replaced elsewhere, which counts as
+/// neither.
 pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements: u32) -> FollowUp {
     match kind {
-        OutcomeKind::ExitCode | OutcomeKind::Timeout | OutcomeKind::StartFailed | OutcomeKind::Signal => {
+        OutcomeKind::ExitCode
+        | OutcomeKind::Signal
+        | OutcomeKind::StartFailed
+        | OutcomeKind::Timeout
+        | OutcomeKind::StartTimeout
+        | OutcomeKind::SilenceTimeout => {
             if attempt <= max_retries {
                 FollowUp::Retry
             } else {
@@ -34,6 +40,7 @@ pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements
             }
         }
         OutcomeKind::Success
+        | OutcomeKind::QueueTimeout
         | OutcomeKind::RunnerLost
         | OutcomeKind::RunnerRestarted
         | OutcomeKind::RunnerStopped
@@ -65,6 +72,19 @@ mod tests {
         ] {
             assert_eq!(follow_up(kind, 1, 100, 0), FollowUp::Nothing, "{kind}");
         }
+    }
+
+    #[test]
+    fn a_timeout_is_retried_unless_it_was_the_queue_s() {
+        for kind in [
+            OutcomeKind::Timeout,
+            OutcomeKind::StartTimeout,
+            OutcomeKind::SilenceTimeout,
+        ] {
+            assert_eq!(follow_up(kind, 1, 1, 0), FollowUp::Retry, "{kind}");
+            assert_eq!(follow_up(kind, 2, 1, 0), FollowUp::Nothing, "{kind}");
+        }
+        assert_eq!(follow_up(OutcomeKind::QueueTimeout, 1, 100, 0), FollowUp::Nothing);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+pub use super::signal::signal_name;
+
 macro_rules! kinds {
     ($($variant:ident = $name:literal, $doc:literal;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,8 +33,11 @@ kinds! {
     Signal = "signal", "the child was ended by a signal that systole did not send";
     StartFailed = "start_failed", "the child could not be started";
     Timeout = "timeout", "the run timeout was over and the child was ended";
+    QueueTimeout = "queue_timeout", "no runner took it within its queue timeout; nothing ran";
+    StartTimeout = "start_timeout", "its runner did not start it within its start timeout";
+    SilenceTimeout = "silence_timeout", "the child wrote no output for its silence timeout and was ended";
     RunnerLost = "runner_lost", "the runner was silent for too long; what became of the child is not known";
-    RunnerRestarted = "runner_restarted", "the runner came back without the child";
+    RunnerRestarted = "runner_restarted", "the runner came back without the child, or ended it when it came back";
     RunnerStopped = "runner_stopped", "the runner was shut down and ended the child";
     Fenced = "fenced", "the runner was cut off from the schedulers and ended the child";
     NotStarted = "not_started", "the runner never took the task up; nothing ran";
@@ -62,34 +67,6 @@ impl Outcome {
             signal: None,
             message: message.into(),
         }
-    }
-}
-
-/// The name of a signal, for people: `SIGKILL`, or `signal 40` where it has none.
-pub fn signal_name(signal: i32) -> String {
-    const NAMES: [(i32, &str); 18] = [
-        (1, "SIGHUP"),
-        (2, "SIGINT"),
-        (3, "SIGQUIT"),
-        (4, "SIGILL"),
-        (5, "SIGTRAP"),
-        (6, "SIGABRT"),
-        (7, "SIGBUS"),
-        (8, "SIGFPE"),
-        (9, "SIGKILL"),
-        (10, "SIGUSR1"),
-        (11, "SIGSEGV"),
-        (12, "SIGUSR2"),
-        (13, "SIGPIPE"),
-        (14, "SIGALRM"),
-        (15, "SIGTERM"),
-        (24, "SIGXCPU"),
-        (25, "SIGXFSZ"),
-        (31, "SIGSYS"),
-    ];
-    match NAMES.iter().find(|(number, _)| *number == signal) {
-        Some((_, name)) => (*name).to_owned(),
-        None => format!("signal {signal}"),
     }
 }
 

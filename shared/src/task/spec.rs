@@ -3,6 +3,8 @@
 use crate::error::Invalid;
 use crate::id::{Target, check_host};
 use crate::limits::*;
+use crate::task::signal::{SIGTERM, check_kill_signal, check_warn_signal};
+use crate::time::exact_duration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -15,6 +17,52 @@ pub struct Retry {
     pub delay_ms: u64,
 }
 
+/// What becomes of the child when its runner cannot reach any scheduler.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDisconnect {
+    /// It goes on, and its result is reported when a scheduler is back.
+    #[default]
+    Continue,
+    /// Its runner ends it before the cluster would declare the runner lost (see [`crate::policy::fence`]).
+    Kill,
+}
+
+impl OnDisconnect {
+    pub const ALL: [OnDisconnect; 2] = [OnDisconnect::Continue, OnDisconnect::Kill];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            OnDisconnect::Continue => "continue",
+            OnDisconnect::Kill => "kill",
+        }
+    }
+}
+
+/// What becomes of the child when the runner's process is started again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnRunnerRestart {
+    /// It goes on under the new process.
+    #[default]
+    Adopt,
+    /// The new process ends it.
+    Kill,
+}
+
+impl OnRunnerRestart {
+    pub const ALL: [OnRunnerRestart; 2] = [OnRunnerRestart::Adopt, OnRunnerRestart::Kill];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            OnRunnerRestart::Adopt => "adopt",
+            OnRunnerRestart::Kill => "kill",
+        }
+    }
+}
+
+// Fields that came later are not written when they have their default: the text of a specification is what an
+// idempotency key is compared by, and must stay the same over an upgrade.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskSpec {
     /// Program and arguments, exactly as the child gets them.
@@ -42,6 +90,30 @@ pub struct TaskSpec {
     /// Longest run of one attempt, from process start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Longest time in QUEUED.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_timeout_ms: Option<u64>,
+    /// Longest time from the dispatch to the start of the process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_timeout_ms: Option<u64>,
+    /// Longest time without a byte of output while the process runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silence_timeout_ms: Option<u64>,
+    /// Sent to the main process group `warn_before_ms` before the run timeout.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warn_signal: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warn_before_ms: Option<u64>,
+    /// The first signal when the task is ended.
+    #[serde(default = "default_kill_signal", skip_serializing_if = "is_default_kill_signal")]
+    pub kill_signal: i32,
+    /// From the first signal to SIGKILL; without it the runner's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kill_grace_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_disconnect: OnDisconnect,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub on_runner_restart: OnRunnerRestart,
     /// Added to a clean environment, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
@@ -60,6 +132,19 @@ fn default_priority() -> u32 {
     PRIORITY_DEFAULT
 }
 
+fn default_kill_signal() -> i32 {
+    SIGTERM
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_default_kill_signal(signal: &i32) -> bool {
+    *signal == SIGTERM
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 impl Default for TaskSpec {
     fn default() -> Self {
         Self {
@@ -73,6 +158,15 @@ impl Default for TaskSpec {
             run_at_ms: None,
             delay_ms: None,
             timeout_ms: None,
+            queue_timeout_ms: None,
+            start_timeout_ms: None,
+            silence_timeout_ms: None,
+            warn_signal: None,
+            warn_before_ms: None,
+            kill_signal: SIGTERM,
+            kill_grace_ms: None,
+            on_disconnect: OnDisconnect::default(),
+            on_runner_restart: OnRunnerRestart::default(),
             env: Vec::new(),
             dir: None,
             callback_url: None,
@@ -124,6 +218,7 @@ impl TaskSpec {
             ));
         }
         self.validate_times(now_ms)?;
+        self.validate_stopping()?;
         if let Some(dir) = &self.dir {
             check_dir(dir)?;
         }
@@ -231,14 +326,58 @@ impl TaskSpec {
             }
         }
         check_duration(self.delay_ms.unwrap_or(0), "delay_ms")?;
-        match self.timeout_ms {
-            Some(ms) if ms < TIMEOUT_MS_MIN => Err(Invalid::new(
-                "timeout_ms",
-                "must be at least 1 ms; leave it out for no limit",
-            )),
-            Some(ms) => check_duration(ms, "timeout_ms"),
-            None => Ok(()),
+        check_timeout(self.timeout_ms, "timeout_ms")?;
+        check_timeout(self.queue_timeout_ms, "queue_timeout_ms")?;
+        check_timeout(self.start_timeout_ms, "start_timeout_ms")?;
+        check_timeout(self.silence_timeout_ms, "silence_timeout_ms")
+    }
+
+    fn validate_stopping(&self) -> Result<(), Invalid> {
+        check_kill_signal(self.kill_signal, "kill_signal")?;
+        if self.kill_grace_ms.is_some_and(|ms| ms > KILL_GRACE_MS_MAX) {
+            return Err(Invalid::new("kill_grace_ms", "is longer than 24 hours"));
         }
+        let (signal, before_ms) = match (self.warn_signal, self.warn_before_ms) {
+            (None, None) => return Ok(()),
+            (Some(signal), Some(before_ms)) => (signal, before_ms),
+            (Some(_), None) => {
+                return Err(Invalid::new(
+                    "warn_before_ms",
+                    "is missing: how long before the timeout is warn_signal to be sent?",
+                ));
+            }
+            (None, Some(_)) => {
+                return Err(Invalid::new(
+                    "warn_signal",
+                    "is missing: which signal is to be sent before the timeout?",
+                ));
+            }
+        };
+        check_warn_signal(signal, "warn_signal")?;
+        check_timeout(Some(before_ms), "warn_before_ms")?;
+        match self.timeout_ms {
+            None => Err(Invalid::new(
+                "warn_signal",
+                "is sent before the run timeout; give a timeout too",
+            )),
+            Some(timeout_ms) if before_ms >= timeout_ms => Err(Invalid::new(
+                "warn_before_ms",
+                format!(
+                    "{} is not shorter than the timeout of {}",
+                    exact_duration(before_ms),
+                    exact_duration(timeout_ms)
+                ),
+            )),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+fn check_timeout(ms: Option<u64>, field: &str) -> Result<(), Invalid> {
+    match ms {
+        Some(ms) if ms < TIMEOUT_MS_MIN => Err(Invalid::new(field, "must be at least 1 ms; leave it out for none")),
+        Some(ms) => check_duration(ms, field),
+        None => Ok(()),
     }
 }
 
@@ -414,6 +553,15 @@ mod tests {
         );
         assert_eq!(refused(|s| s.timeout_ms = Some(0)), "timeout_ms");
         assert_eq!(refused(|s| s.timeout_ms = Some(u64::MAX)), "timeout_ms");
+        assert_eq!(refused(|s| s.queue_timeout_ms = Some(0)), "queue_timeout_ms");
+        assert_eq!(refused(|s| s.start_timeout_ms = Some(u64::MAX)), "start_timeout_ms");
+        assert_eq!(refused(|s| s.silence_timeout_ms = Some(0)), "silence_timeout_ms");
+        assert_eq!(refused(|s| s.kill_signal = 19), "kill_signal");
+        assert_eq!(refused(|s| s.kill_signal = 0), "kill_signal");
+        assert_eq!(
+            refused(|s| s.kill_grace_ms = Some(KILL_GRACE_MS_MAX + 1)),
+            "kill_grace_ms"
+        );
         assert_eq!(refused(|s| s.dir = Some("relative".into())), "dir");
         assert_eq!(refused(|s| s.callback_url = Some("ftp://x".into())), "callback_url");
         assert_eq!(refused(|s| s.callback_url = Some("http://".into())), "callback_url");
@@ -431,6 +579,47 @@ mod tests {
     }
 
     #[test]
+    fn a_warning_needs_its_signal_its_time_and_a_timeout() {
+        let field = |timeout_ms, warn_signal, warn_before_ms| {
+            let spec = TaskSpec {
+                timeout_ms,
+                warn_signal,
+                warn_before_ms,
+                ..spec(&["true"])
+            };
+            spec.validate(NOW).err().map(|invalid| invalid.field)
+        };
+        for (timeout, signal, before, refused) in [
+            (None, None, None, None),
+            (Some(10), Some(10), Some(9), None),
+            (Some(10), Some(10), None, Some("warn_before_ms")),
+            (Some(10), None, Some(9), Some("warn_signal")),
+            (None, Some(10), Some(9), Some("warn_signal")),
+            (Some(10), Some(10), Some(10), Some("warn_before_ms")),
+            (Some(10), Some(10), Some(0), Some("warn_before_ms")),
+            (Some(10), Some(9), Some(5), Some("warn_signal")),
+            (Some(10), Some(65), Some(5), Some("warn_signal")),
+        ] {
+            assert_eq!(
+                field(timeout, signal, before).as_deref(),
+                refused,
+                "{timeout:?} {signal:?} {before:?}"
+            );
+        }
+    }
+
+    /// Idempotency keys compare this text: one that was stored before an upgrade must still be the same.
+    #[test]
+    fn a_plain_spec_is_written_as_it_always_was() {
+        let text = serde_json::to_string(&spec(&["true"]).with_defaults()).expect("serialises");
+        assert_eq!(
+            text,
+            r#"{"command":["true"],"name":"true","queue":"default","priority":5,"retry":{"max_retries":0,"delay_ms":0}}"#
+        );
+        assert!(serde_json::from_str::<TaskSpec>(&text).is_ok_and(|spec| spec.kill_signal == SIGTERM));
+    }
+
+    #[test]
     fn json_round_trips() {
         let mut full = spec(&["sh", "-c", "x"]).with_defaults();
         full.env.push(("A".into(), "line\nline".into()));
@@ -439,6 +628,16 @@ mod tests {
             slot: Some(3),
         });
         full.require.insert("gpu".into(), "1".into());
+        full.timeout_ms = Some(10_000);
+        full.warn_signal = Some(10);
+        full.warn_before_ms = Some(1_000);
+        full.queue_timeout_ms = Some(1);
+        full.start_timeout_ms = Some(2);
+        full.silence_timeout_ms = Some(3);
+        full.kill_signal = 2;
+        full.kill_grace_ms = Some(0);
+        full.on_disconnect = OnDisconnect::Kill;
+        full.on_runner_restart = OnRunnerRestart::Kill;
         let text = serde_json::to_string(&full).expect("serialises");
         assert_eq!(serde_json::from_str::<TaskSpec>(&text).expect("parses"), full);
     }

@@ -42,7 +42,8 @@ transitions! {
     SucceedThenCall: [Dispatched, Running, Terminating] => Callback, "heartbeat", "the child ended with exit code 0 and a callback is due";
     CallbackDone: [Callback] => Finished, "callback", "the callback was delivered or given up";
     Fail: [Dispatched, Running] => Failed, "heartbeat, reaper", "the child failed, could not start, timed out, or its runner was lost";
-    FailTerminating: [Terminating] => Failed, "heartbeat, reaper", "a timed-out child ended";
+    FailTerminating: [Terminating] => Failed, "heartbeat, reaper", "a timed-out child ended, or was never started";
+    FailWaiting: [Queued] => Failed, "timeout", "no runner took it within its queue timeout";
     CancelWaiting: [Created, Queued] => Terminated, "cancel", "cancelled before a runner had it";
     CancelHeld: [Dispatched, Running] => Terminating, "cancel, timeout", "the runner is told to end the child";
     Terminate: [Terminating] => Terminated, "heartbeat, reaper", "a cancelled child ended, or its runner was lost";

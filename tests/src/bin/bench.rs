@@ -207,14 +207,16 @@ impl Drop for Process {
     }
 }
 
-/// Processes spawned and waited for, per second, by two threads.
-fn spawn_limit(count: usize) -> f64 {
+/// Processes of this command spawned and waited for, per second, by two threads.
+fn spawn_limit(argv: &[&str], count: usize) -> f64 {
+    let argv: Vec<String> = argv.iter().map(|&arg| arg.to_owned()).collect();
     let began = Instant::now();
     let threads: Vec<_> = (0..2)
         .map(|_| {
+            let argv = argv.clone();
             std::thread::spawn(move || {
                 for _ in 0..count / 2 {
-                    let done = Command::new("/bin/true").stdin(Stdio::null()).status();
+                    let done = Command::new(&argv[0]).args(&argv[1..]).stdin(Stdio::null()).status();
                     assert!(done.is_ok_and(|status| status.success()));
                 }
             })
@@ -428,7 +430,7 @@ async fn until_finished(tasks: &mut Tasks, ids: &[i64]) -> Result<()> {
             )
             .into());
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
         while let Some((id, before)) = last.split_last() {
             if !are_finished(tasks, &[*id]).await? {
                 break;
@@ -472,7 +474,7 @@ async fn real(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, count
         let mut rates = Vec::new();
         let mut limits = Vec::new();
         for _ in 0..3 {
-            limits.push(spawn_limit(1_500));
+            limits.push(spawn_limit(&argv, 1_500));
             let began = Instant::now();
             let ids = submit_many(&mut tasks, &command(&argv), count).await?;
             until_finished(&mut tasks, &ids).await?;
@@ -714,7 +716,17 @@ async fn main() -> Result<()> {
     if wants("a") {
         report.add(
             "(a) spawn and wait /bin/true, 2 threads",
-            median((0..rounds).map(|_| spawn_limit(2_000)).collect()),
+            median((0..rounds).map(|_| spawn_limit(&["/bin/true"], 2_000)).collect()),
+            "/s",
+            "limit",
+        );
+        report.add(
+            "(a) spawn and wait sh -c true, 2 threads",
+            median(
+                (0..rounds)
+                    .map(|_| spawn_limit(&["/bin/sh", "-c", "true"], 2_000))
+                    .collect(),
+            ),
             "/s",
             "limit",
         );

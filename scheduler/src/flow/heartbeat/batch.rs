@@ -15,9 +15,10 @@ use systole_shared::error::Code;
 
 /// A worker: takes beats and runs their transactions, until the replica is closed.
 pub async fn worker(ctx: Arc<Context>) {
+    let gathers = ctx.beats.gathers.load(Ordering::Relaxed);
     loop {
         let batch = tokio::select! {
-            batch = async { ctx.beats.intake.lock().await.take(BATCH_MAX).await } => batch,
+            batch = async { ctx.beats.intake.lock().await.take(BATCH_MAX, gathers).await } => batch,
             () = ctx.closed.cancelled() => return,
         };
         if batch.is_empty() {

@@ -4,14 +4,14 @@ use super::batch::stale_answer;
 use super::{Beat, BeatResult, Done};
 use crate::parked::Answer;
 use crate::store::StoreError;
-use crate::store::beats::{RunnerRow, RunnerWrite};
+use crate::store::beats::{LateResult, RunnerRow, RunnerWrite};
 use crate::store::finish::{End, LiveTask};
 use std::collections::{HashMap, HashSet};
 use systole_shared::heartbeat::answer::{Redelivery, Step, Subject, answer, redelivery};
 use systole_shared::heartbeat::end::{self, Report};
 use systole_shared::heartbeat::identity::{Order, order};
 use systole_shared::heartbeat::{ResetReason, Said};
-use systole_shared::task::{OutcomeKind, TaskState};
+use systole_shared::task::{Outcome, OutcomeKind, TaskState, Transition};
 
 /// What is known of one beat while its transaction runs.
 pub(super) struct Turn<'a> {
@@ -30,7 +30,7 @@ pub(super) struct Work {
     pub(super) start: Vec<i64>,
     pub(super) time_out: Vec<i64>,
     pub(super) ends: Vec<End>,
-    pub(super) late: Vec<(i64, OutcomeKind, String)>,
+    pub(super) late: Vec<LateResult>,
     /// Results whose output is to be stored.
     pub(super) recorded: HashSet<i64>,
     /// RUN_NEW again: task and how often it was given again.
@@ -181,12 +181,18 @@ fn record(
                     started_age_ms: result.started_age_ms,
                     ended_age_ms: result.ended_age_ms,
                     cancelled_by: None,
+                    detail: result.detail.clone(),
                 });
             }
             turn.acknowledged.push(task.id);
         }
         (Step::KeepLateResult, Some(task)) => {
-            work.late.push((task.id, result.report.kind, late_json(&result.report)));
+            work.late.push(LateResult {
+                task_id: task.id,
+                kind: result.report.kind,
+                result: late_json(&result.report),
+                detail: result.detail.clone(),
+            });
             work.recorded.insert(task.id);
             turn.acknowledged.push(task.id);
         }
@@ -277,20 +283,8 @@ fn overdue(task: &LiveTask, beat: &Beat) -> bool {
     }
 }
 
-fn settle_held(
-    task: &LiveTask,
-    (transition, outcome): (systole_shared::task::Transition, systole_shared::task::Outcome),
-    turn: &mut Turn<'_>,
-    work: &mut Work,
-) {
-    work.ends.push(End {
-        task: task.clone(),
-        transition,
-        outcome,
-        started_age_ms: None,
-        ended_age_ms: 0,
-        cancelled_by: None,
-    });
+fn settle_held(task: &LiveTask, end: (Transition, Outcome), turn: &mut Turn<'_>, work: &mut Work) {
+    work.ends.push(End::without_report(task.clone(), end));
     free(turn);
     turn.offer = true;
 }

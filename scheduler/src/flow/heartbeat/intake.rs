@@ -34,10 +34,10 @@ impl<T> Intake<T> {
     }
 
     /// At least one, at most `max`; none when the queue is closed. Dropped half-way, what it had taken is lost.
-    pub async fn take(&mut self, max: usize) -> Vec<T> {
+    pub async fn take(&mut self, max: usize, gathers: bool) -> Vec<T> {
         let mut batch = Vec::new();
         self.receiver.recv_many(&mut batch, max).await;
-        if batch.len() < ENOUGH.min(max) && self.rate.per_second * GATHER.as_secs_f64() >= EXPECTED_MIN {
+        if gathers && batch.len() < ENOUGH.min(max) && self.rate.per_second * GATHER.as_secs_f64() >= EXPECTED_MIN {
             tokio::time::sleep(GATHER).await;
             while batch.len() < max
                 && let Ok(more) = self.receiver.try_recv()
@@ -108,14 +108,14 @@ mod tests {
         };
         sender.try_send(1).unwrap();
         let sent = later(2, 12);
-        assert_eq!(intake.take(8).await, [1]);
+        assert_eq!(intake.take(8, true).await, [1]);
         sent.await.unwrap();
-        assert_eq!(intake.take(8).await, [2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(intake.take(8, true).await, [2, 3, 4, 5, 6, 7, 8, 9]);
         intake.rate.per_second = 5_000.0;
         let sent = later(12, 15);
-        assert_eq!(intake.take(8).await, [10, 11, 12, 13, 14]);
+        assert_eq!(intake.take(8, true).await, [10, 11, 12, 13, 14]);
         sent.await.unwrap();
         drop(sender);
-        assert!(intake.take(8).await.is_empty());
+        assert!(intake.take(8, true).await.is_empty());
     }
 }

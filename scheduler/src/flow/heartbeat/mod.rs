@@ -21,10 +21,12 @@ use crate::store::beats::Registration;
 use crate::store::output::Chunk;
 use intake::Intake;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use systole_shared::error::Code;
 use systole_shared::heartbeat::Said;
 use systole_shared::heartbeat::end::Report;
+use systole_shared::task::EndDetail;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 /// Beats that wait for a worker.
@@ -43,6 +45,8 @@ pub struct BeatResult {
     /// How long ago the child started and ended, by the runner's own clock; `None`: it never started.
     pub started_age_ms: Option<i64>,
     pub ended_age_ms: i64,
+    /// `None`: the runner knows nothing more.
+    pub detail: Option<EndDetail>,
     pub totals: [u64; 2],
     pub output: Vec<Chunk>,
 }
@@ -93,6 +97,9 @@ type Waiting = (Arc<Beat>, oneshot::Sender<Result<Done, Refusal>>);
 
 /// The queue of beats.
 pub struct Beats {
+    /// Whether a batch is held open for more. Worth it only beside another worker: one that works alone finds more in the
+    /// queue each time anyway, because its transactions follow one another.
+    pub gathers: AtomicBool,
     sender: mpsc::Sender<Waiting>,
     intake: Mutex<Intake>,
 }
@@ -101,6 +108,7 @@ impl Default for Beats {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         Self {
+            gathers: AtomicBool::new(false),
             sender,
             intake: Mutex::new(Intake::new(receiver)),
         }

@@ -41,8 +41,8 @@ pub(super) async fn act(
     outcome.started = beats::start_tasks(tx, &work.start).await?;
     beats::time_out_tasks(tx, &work.time_out).await?;
     outcome.ended = finish::end_tasks(tx, &work.ends).await?;
-    for (id, kind, late) in work.late {
-        beats::keep_late_result(tx, id, kind, late).await?;
+    for late in work.late {
+        beats::keep_late_result(tx, late).await?;
     }
     store_output(tx, beats, &work.recorded).await?;
 

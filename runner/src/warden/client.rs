@@ -1,0 +1,402 @@
+//! The agent's end of the sockets: finds the warden or starts one, keeps the connections, and brings each event to the slot it
+//! is about. After every new connection a slot gets the inventory of what the warden holds for it, which is the truth.
+
+use super::protocol::{self, Frames, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, ToWarden, Welcome, Why};
+use super::{Plan, WORKERS, short_path, socket_name, worker_of};
+use crate::backoff::Backoff;
+use crate::error::RunnerError;
+use crate::journal::Ended;
+use crate::state_dir::has_warden;
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Events that wait for one slot. It holds at most one child and a few results; more is a bug.
+const EVENTS_MAX: usize = 256;
+/// Messages that wait for the warden.
+const MESSAGES_MAX: usize = 16_384;
+/// How long a warden may take to listen: it settles first what an earlier one left.
+const WARDEN_WITHIN: Duration = Duration::from_secs(30);
+const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Where a warden comes from when none runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// This program is started with these arguments and the directory.
+    Program(PathBuf, Vec<String>),
+    /// Somebody else starts it.
+    Elsewhere,
+}
+
+/// What a slot hears.
+#[derive(Debug)]
+pub enum Event {
+    Inventory(Inventory),
+    Started(i64),
+    NotBegun(i64, Why),
+    Ended(Box<Ended>),
+}
+
+/// What the warden holds of one slot.
+#[derive(Debug, Default)]
+pub struct Inventory {
+    pub live: Option<LiveTask>,
+    pub ended: Vec<Ended>,
+}
+
+/// The events of one slot. What comes before the slot listens waits for it.
+struct Subscription {
+    sender: mpsc::Sender<Event>,
+    waiting: Option<mpsc::Receiver<Event>>,
+}
+
+impl Default for Subscription {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+        Self {
+            sender,
+            waiting: Some(receiver),
+        }
+    }
+}
+
+pub struct Client {
+    plan: Plan,
+    origin: Origin,
+    start_no: u64,
+    dir: std::fs::File,
+    links: Vec<Mutex<Option<mpsc::Sender<ToWarden>>>>,
+    slots: Mutex<HashMap<u32, Subscription>>,
+    starting: tokio::sync::Mutex<()>,
+    /// The warden is to end: that it goes is no reason to start another.
+    ending: AtomicBool,
+    /// The warden was told to stop.
+    pub draining: CancellationToken,
+}
+
+/// What the workers said at the first connection.
+pub struct Greeting {
+    pub instance_id: String,
+    pub max_task_id: i64,
+    pub guard: String,
+    pub slots: HashMap<u32, Inventory>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Client {
+    /// Connects to all workers of the warden, started if need be. The connections live as long as the set of tasks.
+    pub async fn connect(
+        plan: Plan,
+        origin: Origin,
+        start_no: u64,
+    ) -> Result<(Arc<Self>, JoinSet<()>, Greeting), RunnerError> {
+        let dir = std::fs::File::open(&plan.data_dir).map_err(|source| RunnerError::DataDir {
+            path: plan.data_dir.clone(),
+            source,
+        })?;
+        let client = Arc::new(Self {
+            plan,
+            origin,
+            start_no,
+            dir,
+            links: (0..WORKERS).map(|_| Mutex::new(None)).collect(),
+            slots: Mutex::default(),
+            starting: tokio::sync::Mutex::new(()),
+            ending: AtomicBool::new(false),
+            draining: CancellationToken::new(),
+        });
+        let mut greeting = Greeting {
+            instance_id: String::new(),
+            max_task_id: 0,
+            guard: String::new(),
+            slots: HashMap::new(),
+        };
+        let mut pumps = JoinSet::new();
+        for worker in 0..WORKERS {
+            let (channel, welcome) = client.open(worker).await?;
+            greeting.instance_id.clone_from(&welcome.instance_id);
+            greeting.guard.clone_from(&welcome.guard);
+            greeting.max_task_id = greeting.max_task_id.max(welcome.max_task_id);
+            greeting.slots.extend(by_slot(&welcome));
+            pumps.spawn(Arc::clone(&client).keep(worker, channel));
+        }
+        Ok((client, pumps, greeting))
+    }
+
+    /// Events of a slot since its inventory. Once for each slot: a second caller hears nothing.
+    pub fn subscribe(&self, slot: u32) -> mpsc::Receiver<Event> {
+        let waiting = locked(&self.slots).entry(slot).or_default().waiting.take();
+        waiting.unwrap_or_else(|| mpsc::channel(1).1)
+    }
+
+    /// False: there is no connection now. An inventory follows when there is one again.
+    pub fn send(&self, slot: u32, message: ToWarden) -> bool {
+        locked(&self.links[worker_of(slot)])
+            .as_ref()
+            .is_some_and(|link| link.try_send(message).is_ok())
+    }
+
+    /// Tells all workers that no new tasks are started and the running ones are ended.
+    pub fn drain(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        for slot in 0..WORKERS {
+            let slot = u32::try_from(slot).unwrap_or(0);
+            self.send(slot, ToWarden::Drain(protocol::Drain {}));
+        }
+    }
+
+    /// Lets go of the warden. What was sent is delivered first, if that takes no time.
+    pub async fn close(&self, mut pumps: JoinSet<()>) {
+        for link in &self.links {
+            locked(link).take();
+        }
+        let all = async { while pumps.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
+    }
+
+    /// One worker's connection, for as long as the agent lives.
+    async fn keep(self: Arc<Self>, worker: usize, first: Channel) {
+        let mut channel = first;
+        loop {
+            let (sender, messages) = mpsc::channel(MESSAGES_MAX);
+            *locked(&self.links[worker]) = Some(sender);
+            let closed = self.pump(channel, messages).await;
+            let was_open = locked(&self.links[worker]).take().is_some();
+            if closed || !was_open || self.ending.load(Ordering::SeqCst) {
+                return;
+            }
+            tracing::warn!(worker, "the warden is gone; its tasks are settled by the next one");
+            let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
+            channel = loop {
+                match self.open(worker).await {
+                    Ok((channel, welcome)) => {
+                        self.tell_inventory(worker, &welcome);
+                        break channel;
+                    }
+                    Err(error) => {
+                        tracing::error!(worker, %error, "there is no warden; nothing can be started");
+                        tokio::time::sleep(backoff.next()).await;
+                    }
+                }
+            };
+        }
+    }
+
+    /// True: this side closed it.
+    async fn pump(&self, mut channel: Channel, mut messages: mpsc::Receiver<ToWarden>) -> bool {
+        let mut out = Vec::new();
+        loop {
+            tokio::select! {
+                message = messages.recv() => {
+                    let Some(message) = message else { return true };
+                    out.clear();
+                    let mut next = Some(message);
+                    while let Some(message) = next {
+                        if let Err(error) = protocol::put(&mut out, &message) {
+                            tracing::error!(%error, "a message to the warden cannot be written");
+                        }
+                        next = messages.try_recv().ok();
+                    }
+                    if channel.writer.write_all(&out).await.is_err() {
+                        return false;
+                    }
+                }
+                read = channel.reader.read_buf(channel.frames.buffer()) => {
+                    if !matches!(read, Ok(1..)) {
+                        return false;
+                    }
+                    loop {
+                        match channel.frames.take::<FromWarden>() {
+                            Ok(Some(message)) => self.route(message),
+                            Ok(None) => break,
+                            Err(error) => {
+                                tracing::error!(%error, "the warden sent nonsense");
+                                return false;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn route(&self, message: FromWarden) {
+        match message {
+            FromWarden::Welcome(_) => {}
+            FromWarden::Started(started) => self.tell(started.slot, Event::Started(started.task_id)),
+            FromWarden::NotBegun(NotBegun { task_id, slot, why }) => self.tell(slot, Event::NotBegun(task_id, why)),
+            FromWarden::Ended(ended) => self.tell(ended.slot, Event::Ended(ended)),
+            FromWarden::Draining(_) => self.is_draining(),
+        }
+    }
+
+    fn is_draining(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.draining.cancel();
+    }
+
+    fn tell(&self, slot: u32, event: Event) {
+        let mut slots = locked(&self.slots);
+        let sent = slots.entry(slot).or_default().sender.try_send(event);
+        if let Err(mpsc::error::TrySendError::Full(event)) = sent {
+            tracing::error!(slot, ?event, "a slot does not listen to its warden; this is a bug");
+        }
+    }
+
+    fn tell_inventory(&self, worker: usize, welcome: &Welcome) {
+        let mut found = by_slot(welcome);
+        let slots: Vec<u32> = locked(&self.slots).keys().copied().collect();
+        for slot in slots.into_iter().filter(|slot| worker_of(*slot) == worker) {
+            self.tell(slot, Event::Inventory(found.remove(&slot).unwrap_or_default()));
+        }
+    }
+
+    async fn open(&self, worker: usize) -> Result<(Channel, Welcome), RunnerError> {
+        let by = tokio::time::Instant::now() + WARDEN_WITHIN;
+        let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(250));
+        loop {
+            let error = match self.try_open(worker).await {
+                Ok(opened) => return Ok(opened),
+                Err(error) => error,
+            };
+            self.start_if_none().await?;
+            if tokio::time::Instant::now() > by {
+                return Err(RunnerError::NoWarden(self.plan.data_dir.clone(), error));
+            }
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
+    async fn try_open(&self, worker: usize) -> io::Result<(Channel, Welcome)> {
+        let stream = UnixStream::connect(short_path(&self.dir, &socket_name(worker))).await?;
+        let (reader, mut writer) = stream.into_split();
+        let mut hello = Vec::new();
+        let message = Hello {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            start_no: self.start_no,
+        };
+        protocol::put(&mut hello, &ToWarden::Hello(message))?;
+        writer.write_all(&hello).await?;
+        let mut channel = Channel {
+            reader,
+            writer,
+            frames: Frames::default(),
+        };
+        loop {
+            match channel.frames.take::<FromWarden>()? {
+                Some(FromWarden::Welcome(welcome)) => {
+                    if welcome.draining {
+                        self.is_draining();
+                    }
+                    return Ok((channel, *welcome));
+                }
+                Some(_) => {}
+                None => {
+                    if channel.reader.read_buf(channel.frames.buffer()).await? == 0 {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Never a second one: a slow warden holds its lock, and one without the lock refuses to run.
+    async fn start_if_none(&self) -> Result<(), RunnerError> {
+        let _one_at_a_time = self.starting.lock().await;
+        if has_warden(&self.plan.data_dir) {
+            return Ok(());
+        }
+        match &self.origin {
+            Origin::Elsewhere => Ok(()),
+            Origin::Program(program, arguments) => self.spawn(program, arguments).await.map_err(RunnerError::Host),
+        }
+    }
+
+    async fn spawn(&self, program: &PathBuf, arguments: &[String]) -> io::Result<()> {
+        let log = log_file(&self.plan)?;
+        let mut command = tokio::process::Command::new(program);
+        command
+            .args(arguments)
+            .arg("--data-dir")
+            .arg(&self.plan.data_dir)
+            .stdin(Stdio::null())
+            // Not the agent's: whoever waits for the end of its output would wait for the warden.
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .current_dir("/");
+        own_session(&mut command);
+        let mut child = command.spawn()?;
+        // It goes on by itself. Only a quick end is looked at, so that it leaves no zombie and its error is found.
+        tokio::spawn(async move {
+            if let Ok(status) = child.wait().await
+                && !status.success()
+            {
+                tracing::error!(%status, "the warden ended with an error; see warden.log in the data directory");
+            }
+        });
+        // A moment for its lock, so that the next look does not start another.
+        for _ in 0..200 {
+            if has_warden(&self.plan.data_dir) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+}
+
+struct Channel {
+    reader: tokio::net::unix::OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    frames: Frames,
+}
+
+/// Neither the terminal's signals nor those to the agent's group are for the warden.
+#[expect(unsafe_code, reason = "setsid between fork and exec has no safe form")]
+fn own_session(command: &mut tokio::process::Command) {
+    // SAFETY: setsid is async-signal-safe and allocates nothing.
+    unsafe {
+        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
+    }
+}
+
+fn log_file(plan: &Plan) -> io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let path = plan.data_dir.join("warden.log");
+    if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
+        std::fs::rename(&path, plan.data_dir.join("warden.log.1"))?;
+    }
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+}
+
+fn by_slot(welcome: &Welcome) -> HashMap<u32, Inventory> {
+    let mut slots: HashMap<u32, Inventory> = HashMap::new();
+    for live in &welcome.live {
+        slots.entry(live.begin.slot).or_default().live = Some(live.clone());
+    }
+    for ended in &welcome.ended {
+        slots.entry(ended.slot).or_default().ended.push(ended.clone());
+    }
+    for inventory in slots.values_mut() {
+        inventory.ended.sort_by_key(|ended| ended.task_id);
+    }
+    slots
+}

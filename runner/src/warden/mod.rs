@@ -1,0 +1,294 @@
+//! The warden: a small process beside the agent that starts, watches and ends the children of all slots, and keeps their ends
+//! and their output on disk. It outlives the agent: an agent that crashes, restarts or is upgraded finds its
+//! tasks as they are.
+//!
+//! It is small on purpose. It has no runtime and talks to nobody but the agent, so there is little in it
+//! that could fail, and starting a child from it is cheap. Two equal [`worker`]s share the slots by their number; a
+//! [`keeper`] ends what is left should the warden itself be killed.
+
+pub mod cgroup;
+pub mod client;
+mod connection;
+mod keeper;
+pub mod protocol;
+mod task;
+pub mod tree;
+mod worker;
+
+use crate::child::spawn::Place;
+use crate::error::RunnerError;
+use crate::journal::{Ended, Journal};
+use crate::state_dir::WardenDir;
+use crate::{host, sweep};
+use cgroup::Cgroups;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use worker::Worker;
+
+/// Two: a fork waits for its exec, and one at a time would not fill two cores.
+pub const WORKERS: usize = 2;
+/// Folders of former tasks that are kept for later ones, and with each three open files.
+const SPARES: usize = 64;
+
+/// How a warden is to behave.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub data_dir: PathBuf,
+    /// Without an agent and without tasks it stays: somebody else starts and stops it.
+    pub stays: bool,
+    /// How long running tasks may go on when it is told to stop.
+    pub drain_wait: Duration,
+    /// How long running tasks may go on without an agent.
+    pub adopt_window: Duration,
+}
+
+/// What the workers have in common.
+struct Shared {
+    plan: Plan,
+    place: Place,
+    cgroups: Option<Cgroups>,
+    draining: AtomicBool,
+    abandoned: AtomicBool,
+    busy: AtomicUsize,
+    wakes: Vec<Arc<EventFd>>,
+}
+
+impl Shared {
+    fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        for wake in &self.wakes {
+            // Full: then it is awake already.
+            let _ = wake.write(1);
+        }
+    }
+
+    fn count_busy(&self, busy: bool) {
+        if busy {
+            self.busy.fetch_add(1, Ordering::SeqCst);
+        } else {
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn nobody_is_busy(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) == 0
+    }
+
+    /// What keeps the processes of a task together, for people.
+    fn guard(&self) -> &'static str {
+        if self.cgroups.is_some() { "cgroup2" } else { "session" }
+    }
+}
+
+/// The worker that has a slot.
+pub fn worker_of(slot: u32) -> usize {
+    slot as usize % WORKERS
+}
+
+pub fn socket_name(worker: usize) -> String {
+    format!("warden.{worker}.sock")
+}
+
+/// The path of a file by its open directory: a socket's address has room for a hundred bytes only.
+pub fn short_path(dir: &std::fs::File, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()))
+}
+
+/// Takes the data directory, settles what an earlier warden left, and listens. Then the workers can be started.
+struct Opened {
+    shared: Arc<Shared>,
+    workers: Vec<Worker>,
+}
+
+fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened, RunnerError> {
+    let unusable = |source| RunnerError::DataDir {
+        path: plan.data_dir.clone(),
+        source,
+    };
+    home.sign().map_err(unusable)?;
+    let journal = Journal::open(&plan.data_dir, SPARES).map_err(unusable)?;
+    if let Err(error) = journal.clean_unclaimed(systole_shared::clock::now_ms()) {
+        tracing::warn!(%error, "unclaimed/ could not be cleaned");
+    }
+    let mut ends: Vec<Vec<Ended>> = vec![Vec::new(); WORKERS];
+    for ended in sweep::recover(&journal, &home).map_err(unusable)? {
+        ends[worker_of(ended.slot)].push(ended);
+    }
+    let wakes: Vec<Arc<EventFd>> = (0..WORKERS)
+        .map(|_| EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map(Arc::new))
+        .collect::<Result<_, _>>()
+        .map_err(|errno| RunnerError::Host(errno.into()))?;
+    let listeners = (0..WORKERS)
+        .map(|worker| listen(&plan.data_dir, worker))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(unusable)?;
+    let shared = Arc::new(Shared {
+        place: Place {
+            home,
+            journal,
+            account: host::account(),
+            null: std::fs::File::open("/dev/null").map_err(RunnerError::Host)?,
+        },
+        plan,
+        cgroups,
+        draining: AtomicBool::new(false),
+        abandoned: AtomicBool::new(false),
+        busy: AtomicUsize::new(0),
+        wakes: wakes.clone(),
+    });
+    let workers = listeners
+        .into_iter()
+        .zip(wakes)
+        .zip(ends)
+        .map(|((listener, wake), ends)| Worker::new(Arc::clone(&shared), listener, wake, ends))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(RunnerError::Host)?;
+    Ok(Opened { shared, workers })
+}
+
+/// Under the lock of the directory: a socket that lies there is a dead warden's.
+fn listen(root: &Path, worker: usize) -> io::Result<UnixListener> {
+    let name = socket_name(worker);
+    match std::fs::remove_file(root.join(&name)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let dir = std::fs::File::open(root)?;
+    UnixListener::bind(short_path(&dir, &name))
+}
+
+/// `ended` is called by each thread as its last deed.
+fn start_workers(workers: Vec<Worker>, ended: fn()) -> io::Result<Vec<JoinHandle<()>>> {
+    let start = |(index, worker): (usize, Worker)| {
+        std::thread::Builder::new()
+            .name(format!("warden-{index}"))
+            .spawn(move || {
+                worker.run();
+                ended();
+            })
+    };
+    workers.into_iter().enumerate().map(start).collect()
+}
+
+/// A warden in threads of this process, for tests. Dropped, it is as if a warden's process was killed: nothing is told or
+/// tidied, and the main processes of its tasks die with the threads.
+pub struct Inside {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Inside {
+    /// Returns once it listens.
+    pub fn start(plan: Plan) -> Result<Self, RunnerError> {
+        adopt_orphans();
+        let home = WardenDir::open(&plan.data_dir, &host::machine_id())?;
+        let Opened { shared, workers } = open(plan, home, None)?;
+        let workers = start_workers(workers, || {}).map_err(RunnerError::Host)?;
+        Ok(Self { shared, workers })
+    }
+
+    /// As SIGTERM to a warden's process.
+    pub fn drain(&self) {
+        self.shared.drain();
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.shared.abandoned.store(true, Ordering::SeqCst);
+        self.shared.wake();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// A warden as this process, until it is told to stop or nobody needs it any more. The process has no other thread yet.
+pub fn run(plan: Plan) -> Result<(), RunnerError> {
+    let mut signals = SigSet::empty();
+    for signal in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGCHLD,
+        Signal::SIGUSR1,
+    ] {
+        signals.add(signal);
+    }
+    pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(|errno| RunnerError::Host(errno.into()))?;
+    adopt_orphans();
+    raise_file_limit();
+    // First: only who has the lock may sweep.
+    let home = WardenDir::open(&plan.data_dir, &host::machine_id())?;
+    let prefix = format!("systole-{}-", home.instance_id);
+    if !home.is_new {
+        cgroup::sweep(&prefix);
+    }
+    let cgroups = Cgroups::find(&format!("{prefix}{}", std::process::id()));
+    keeper::start(cgroups.as_ref().map(Cgroups::dir));
+    let opened = open(plan, home, cgroups)?;
+    let shared = opened.shared;
+    tracing::info!(
+        data_dir = %shared.plan.data_dir.display(),
+        guard = shared.guard(),
+        "the warden starts"
+    );
+    let workers = start_workers(opened.workers, || {
+        let _ = nix::sys::signal::kill(nix::unistd::getpid(), Signal::SIGUSR1);
+    })
+    .map_err(RunnerError::Host)?;
+    while !workers.iter().all(JoinHandle::is_finished) {
+        match signals.wait() {
+            Ok(Signal::SIGCHLD) => bury_orphans(),
+            Ok(Signal::SIGTERM | Signal::SIGINT) => {
+                tracing::info!("the warden is told to stop");
+                shared.drain();
+            }
+            // A worker is ending: a moment until its thread is gone.
+            Ok(Signal::SIGUSR1) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    tracing::info!("the warden has left");
+    Ok(())
+}
+
+/// Processes that lose their parent below this one come to it, instead of leaving the tree.
+fn adopt_orphans() {
+    if let Err(errno) = nix::sys::prctl::set_child_subreaper(true) {
+        tracing::warn!(%errno, "orphans of tasks cannot be adopted; what leaves its session may be missed");
+    }
+}
+
+/// Children of this thread only, which are the orphans: those of the tasks are their workers'.
+#[expect(unsafe_code, reason = "nix does not know the flag")]
+fn bury_orphans() {
+    loop {
+        // SAFETY: a system call without any memory.
+        let buried = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WNOTHREAD) };
+        if buried <= 0 {
+            return;
+        }
+    }
+}
+
+/// Each task takes some descriptors. Its own processes get the limit that there was before.
+fn raise_file_limit() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        crate::child::fork::remember_file_limit(soft, hard);
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}

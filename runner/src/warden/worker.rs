@@ -1,0 +1,527 @@
+//! One worker of the warden: a thread that forks, watches and ends the tasks of its slots, and talks to the agent over a
+//! socket of its own. It shares nothing with its sibling but the place on disk.
+//!
+//! The thread never ends while it has children: a child asks the kernel to be killed with its parent, and the kernel
+//! takes the parent *thread* for that.
+
+use super::Shared;
+use super::cgroup::{Cgroups, Group};
+use super::connection::Connection;
+use super::protocol::{
+    self, Alive, Drain, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, Record, Start, Welcome, Why,
+};
+use super::protocol::{Stop, ToWarden};
+use super::task::{Clocks, Fence, Live, Over};
+use crate::child::spawn::{Launched, launch};
+use crate::journal::{Begin, Ended, TaskFiles};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::EventFd;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use systole_shared::heartbeat::end::StoppedBy;
+use systole_shared::task::OutcomeKind;
+use systole_shared::task::spec::OnRunnerRestart;
+
+const LISTENER: u64 = u64::MAX;
+const CONNECTION: u64 = u64::MAX - 1;
+const WAKE: u64 = u64::MAX - 2;
+const NEWCOMER: u64 = u64::MAX - 3;
+/// Events taken at once.
+const EVENTS: usize = 64;
+/// Groups kept for later tasks.
+const GROUPS_MAX: usize = 64;
+/// How long a warden without an agent and without tasks stays, if it is not told to stay for good.
+const IDLE_STAY: Duration = Duration::from_secs(10);
+/// How long a draining warden waits for its agent to deliver and go.
+const DELIVER_WITHIN: Duration = Duration::from_secs(20);
+
+/// An end that is not forgotten yet.
+struct Kept {
+    ended: Ended,
+    /// Absent for ends of an earlier warden.
+    files: Option<TaskFiles>,
+    nobody_inside: bool,
+}
+
+pub struct Worker {
+    shared: Arc<Shared>,
+    epoll: Epoll,
+    listener: UnixListener,
+    wake: Arc<EventFd>,
+    connection: Option<Connection>,
+    /// Has not said yet who it is.
+    newcomer: Option<Connection>,
+    /// Without an agent since then.
+    detached_at: Instant,
+    /// The start of the agent that was greeted last.
+    agent_start: u64,
+    live: HashMap<i64, Live>,
+    kept: HashMap<i64, Kept>,
+    groups: Vec<Group>,
+    timers: BTreeSet<(Instant, i64)>,
+    timer_of: HashMap<i64, Instant>,
+    draining_since: Option<Instant>,
+    /// Draining, and nothing lives any more.
+    drained_at: Option<Instant>,
+    /// An agent is there, or a task lives; as the sibling was told.
+    is_busy: bool,
+    quiet_since: Instant,
+}
+
+impl Worker {
+    pub fn new(shared: Arc<Shared>, listener: UnixListener, wake: Arc<EventFd>, ends: Vec<Ended>) -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        listener.set_nonblocking(true)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+        epoll.add(&wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
+        let kept = ends.into_iter().map(|ended| {
+            let kept = Kept {
+                ended,
+                files: None,
+                nobody_inside: false,
+            };
+            (kept.ended.task_id, kept)
+        });
+        Ok(Self {
+            shared,
+            epoll,
+            listener,
+            wake,
+            connection: None,
+            newcomer: None,
+            detached_at: Instant::now(),
+            agent_start: 0,
+            live: HashMap::new(),
+            kept: kept.collect(),
+            groups: Vec::new(),
+            timers: BTreeSet::new(),
+            timer_of: HashMap::new(),
+            draining_since: None,
+            drained_at: None,
+            is_busy: false,
+            quiet_since: Instant::now(),
+        })
+    }
+
+    /// Returns when the warden has nothing to do any more.
+    pub fn run(mut self) {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        while !self.is_over() {
+            let count = match self.epoll.wait(&mut events, self.patience()) {
+                Ok(count) => count,
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(errno) => {
+                    // Nothing that this thread does can make the call fail; without it nothing can be done.
+                    tracing::error!(%errno, "the warden cannot wait for events");
+                    std::process::abort();
+                }
+            };
+            let now = Instant::now();
+            for event in &events[..count] {
+                match event.data() {
+                    LISTENER => self.accept(),
+                    CONNECTION => self.serve(event.events(), now),
+                    NEWCOMER => self.meet(now),
+                    WAKE => drop(self.wake.read()),
+                    id => self.child_event(i64::try_from(id).unwrap_or(0), now),
+                }
+            }
+            self.drain_if_told(now);
+            self.end_without_agent(now);
+            self.fire(Instant::now());
+            self.flush();
+        }
+    }
+
+    fn patience(&self) -> EpollTimeout {
+        let now = Instant::now();
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let alone = self.connection.is_none().then(|| now + Duration::from_secs(1));
+        let leaving = self.draining_since.map(|_| now + Duration::from_millis(200));
+        match [timer, alone, leaving].into_iter().flatten().min() {
+            None => EpollTimeout::NONE,
+            Some(at) => {
+                // Rounded up: a timer that fires early is only asked again.
+                let pause = at.saturating_duration_since(now).as_micros().div_ceil(1_000);
+                EpollTimeout::try_from(i32::try_from(pause).unwrap_or(i32::MAX)).unwrap_or(EpollTimeout::ZERO)
+            }
+        }
+    }
+
+    /// Whether this worker and its sibling have neither tasks nor an agent, for long enough.
+    fn is_over(&mut self) -> bool {
+        if self.shared.abandoned.load(Ordering::SeqCst) {
+            return true;
+        }
+        let now = Instant::now();
+        let busy = !self.live.is_empty() || self.connection.is_some();
+        if busy != self.is_busy {
+            self.is_busy = busy;
+            self.quiet_since = now;
+            self.shared.count_busy(busy);
+        }
+        if let Some(since) = self.drained_at {
+            // The agent goes when it has delivered what it can; the rest waits on disk.
+            return self.connection.is_none() || now.saturating_duration_since(since) >= DELIVER_WITHIN;
+        }
+        let quiet = !busy && now.saturating_duration_since(self.quiet_since) >= IDLE_STAY;
+        quiet && !self.shared.plan.stays && self.shared.nobody_is_busy()
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            match Connection::new(stream, &self.epoll, NEWCOMER) {
+                Ok(connection) => self.newcomer = Some(connection),
+                Err(error) => tracing::warn!(%error, "an agent could not be accepted"),
+            }
+        }
+    }
+
+    /// A newcomer says hello first. The newest agent is the one: it holds the agent's lock, so the one before is gone.
+    fn meet(&mut self, now: Instant) {
+        let Some(mut newcomer) = self.newcomer.take() else {
+            return;
+        };
+        let open = newcomer.read();
+        match newcomer.frames.take::<ToWarden>() {
+            Ok(Some(ToWarden::Hello(hello))) if hello.start_no >= self.agent_start => {
+                if let Err(error) = newcomer.rename(&self.epoll, CONNECTION) {
+                    tracing::warn!(%error, "an agent could not be accepted");
+                    return;
+                }
+                self.connection = Some(newcomer);
+                self.greet(&hello, now);
+                self.serve(EpollFlags::EPOLLIN, now);
+            }
+            Ok(None) if open => self.newcomer = Some(newcomer),
+            Ok(None) => {}
+            Ok(Some(_)) | Err(_) => tracing::warn!("somebody who is not the agent of this host is turned away"),
+        }
+    }
+
+    fn serve(&mut self, flags: EpollFlags, now: Instant) {
+        let Some(connection) = &mut self.connection else { return };
+        if flags.contains(EpollFlags::EPOLLOUT) && connection.flush().is_err() {
+            return self.detach(now);
+        }
+        let open = connection.read();
+        loop {
+            let Some(connection) = &mut self.connection else { return };
+            match connection.frames.take::<ToWarden>() {
+                Ok(Some(message)) => self.handle(message, now),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "the agent sent nonsense");
+                    return self.detach(now);
+                }
+            }
+        }
+        if !open {
+            self.detach(now);
+        }
+    }
+
+    fn detach(&mut self, now: Instant) {
+        self.connection = None;
+        self.detached_at = now;
+    }
+
+    fn say(&mut self, message: &FromWarden) {
+        if let Some(connection) = &mut self.connection
+            && let Err(error) = connection.put(message)
+        {
+            // It comes again and asks what there is.
+            tracing::warn!(%error, "the agent does not listen");
+            self.detach(Instant::now());
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(connection) = &mut self.connection
+            && connection.flush().is_err()
+        {
+            self.detach(Instant::now());
+        }
+    }
+
+    fn handle(&mut self, message: ToWarden, now: Instant) {
+        match message {
+            // Said once already.
+            ToWarden::Hello(_) => {}
+            ToWarden::Start(start) => self.start(&start),
+            ToWarden::Record(Record { begin, kind, message }) => self.record(&begin, &kind, &message),
+            ToWarden::Stop(Stop { task_id, by }) => self.change(task_id, |live| live.stop(by, now)),
+            ToWarden::Alive(Alive { task_id, sent_ms }) => self.change(task_id, |live| {
+                if let Some(fence) = &mut live.fence {
+                    fence.heard_ms = fence.heard_ms.max(sent_ms);
+                }
+            }),
+            ToWarden::Forget(named) => self.forget(named.task_id),
+            ToWarden::SetAside(named) => self.set_aside(named.task_id),
+            ToWarden::Drain(Drain {}) => self.shared.drain(),
+        }
+    }
+
+    /// Everything that is held, before anything else is said.
+    fn greet(&mut self, hello: &Hello, now: Instant) {
+        if hello.start_no != self.agent_start && self.agent_start != 0 {
+            let ids: Vec<i64> = self
+                .live
+                .iter()
+                .filter(|(_, live)| live.ends_with_agent)
+                .map(|(id, _)| *id)
+                .collect();
+            for id in ids {
+                self.change(id, |live| live.stop(StoppedBy::RunnerRestart, now));
+            }
+        }
+        self.agent_start = hello.start_no;
+        let live = self.live.values_mut().map(|live| {
+            live.announce_at = None;
+            LiveTask {
+                begin: live.begin.clone(),
+                stopping: live.is_stopping(),
+                fenced: live.fence.is_some(),
+            }
+        });
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            instance_id: self.shared.place.home.instance_id.clone(),
+            max_task_id: self.shared.place.home.max_task_id(),
+            guard: self.shared.guard().into(),
+            draining: self.draining_since.is_some(),
+            live: live.collect(),
+            ended: self.kept.values().map(|kept| kept.ended.clone()).collect(),
+        };
+        self.say(&FromWarden::Welcome(Box::new(welcome)));
+    }
+
+    fn start(&mut self, start: &Start) {
+        let (task_id, slot) = (start.begin.task_id, start.begin.slot);
+        if self.live.contains_key(&task_id) || self.kept.contains_key(&task_id) {
+            return self.not_begun(task_id, slot, Why::Held);
+        }
+        if self.draining_since.is_some() {
+            return self.record(
+                &start.begin,
+                OutcomeKind::NotStarted.name(),
+                "the runner was shutting down",
+            );
+        }
+        let fence = start.fence_ms.map(|span_ms| Fence {
+            span_ms,
+            heard_ms: start.beat_sent_ms,
+        });
+        let group = self.group();
+        match launch(&self.shared.place, start, group) {
+            Launched::Started(started, files) => {
+                let grace = Duration::from_millis(start.kill_grace_ms);
+                let mut live = Live::new(
+                    start.begin.clone(),
+                    files,
+                    started,
+                    Clocks::of(&start.spec, grace),
+                    fence,
+                );
+                live.ends_with_agent = start.spec.on_runner_restart == OnRunnerRestart::Kill;
+                let watched = live.handle.as_ref().map(|handle| {
+                    let event = EpollEvent::new(EpollFlags::EPOLLIN, task_id.cast_unsigned());
+                    self.epoll.add(handle.as_fd(), event)
+                });
+                if !matches!(watched, Some(Ok(()))) {
+                    // Out of descriptors, say: then it is looked after by the clock.
+                    live.handle = None;
+                }
+                self.live.insert(task_id, live);
+                self.reschedule(task_id);
+            }
+            Launched::TooLate => self.not_begun(task_id, slot, Why::TooLate),
+            Launched::Held => self.not_begun(task_id, slot, Why::Held),
+            Launched::Failed(message, files) => {
+                let ended = Ended::without_child(&start.begin, OutcomeKind::StartFailed, message);
+                self.keep(ended, Some(files), true);
+            }
+            Launched::NotStarted(message) => {
+                tracing::error!(task_id, "{message}");
+                self.record(&start.begin, OutcomeKind::NotStarted.name(), &message);
+            }
+        }
+    }
+
+    fn not_begun(&mut self, task_id: i64, slot: u32, why: Why) {
+        self.say(&FromWarden::NotBegun(NotBegun { task_id, slot, why }));
+    }
+
+    fn group(&mut self) -> Option<Group> {
+        let cgroups: &Cgroups = self.shared.cgroups.as_ref()?;
+        if let Some(group) = self.groups.pop() {
+            return Some(group);
+        }
+        match cgroups.make() {
+            Ok(group) => Some(group),
+            Err(error) => {
+                tracing::warn!(%error, "no control group could be made; a task runs without");
+                None
+            }
+        }
+    }
+
+    fn record(&mut self, begin: &Begin, kind: &str, message: &str) {
+        let kind = OutcomeKind::parse(kind).unwrap_or(OutcomeKind::NotStarted);
+        self.keep(Ended::without_child(begin, kind, message), None, false);
+    }
+
+    /// Writes an end down, and tells it.
+    fn keep(&mut self, ended: Ended, files: Option<TaskFiles>, nobody_inside: bool) {
+        let written = match &files {
+            Some(files) => files.end(&ended),
+            None => self.shared.place.journal.end(&ended),
+        };
+        if let Err(error) = written {
+            tracing::error!(task_id = ended.task_id, %error, "a result could not be written down; it is lost if the warden stops before it is reported");
+        }
+        self.say(&FromWarden::Ended(Box::new(ended.clone())));
+        self.kept.insert(
+            ended.task_id,
+            Kept {
+                ended,
+                files,
+                nobody_inside,
+            },
+        );
+    }
+
+    fn forget(&mut self, task_id: i64) {
+        let Some(kept) = self.kept.remove(&task_id) else { return };
+        let journal = &self.shared.place.journal;
+        let done = match kept.files {
+            Some(files) => journal.recycle(task_id, files, kept.nobody_inside),
+            None => journal.remove(task_id),
+        };
+        if let Err(error) = done {
+            tracing::warn!(task_id, %error, "the directory of an ended task could not be removed");
+        }
+    }
+
+    fn set_aside(&mut self, task_id: i64) {
+        if self.kept.remove(&task_id).is_none() {
+            return;
+        }
+        if let Err(error) = self.shared.place.journal.set_aside(task_id) {
+            tracing::warn!(task_id, %error, "what a task left could not be moved to unclaimed/");
+        }
+    }
+
+    fn child_event(&mut self, task_id: i64, now: Instant) {
+        self.change(task_id, |live| {
+            live.see_end(now);
+        });
+    }
+
+    /// Changes a task, and sees to what follows.
+    fn change(&mut self, task_id: i64, change: impl FnOnce(&mut Live)) {
+        if let Some(live) = self.live.get_mut(&task_id) {
+            change(live);
+            self.tick(task_id, Instant::now());
+        }
+    }
+
+    fn tick(&mut self, task_id: i64, now: Instant) {
+        let Some(live) = self.live.get_mut(&task_id) else {
+            return;
+        };
+        if live.tick(now) {
+            self.unschedule(task_id);
+            if let Some(live) = self.live.remove(&task_id) {
+                let Over { ended, files, tree } = live.over();
+                let group = tree.into_group();
+                // Only a group proves it: without one, a process may have left no trace of whose it is.
+                let nobody_inside = group.is_some();
+                self.groups.extend(group.filter(|_| self.groups.len() < GROUPS_MAX));
+                self.keep(ended, Some(files), nobody_inside);
+            }
+            return;
+        }
+        if live.announce_at.is_some_and(|at| now >= at) {
+            live.announce_at = None;
+            let started = protocol::Started {
+                task_id,
+                slot: live.begin.slot,
+            };
+            self.say(&FromWarden::Started(started));
+        }
+        self.reschedule(task_id);
+    }
+
+    fn fire(&mut self, now: Instant) {
+        // At most once for each that is due: one that wants to be called again at once waits for its turn.
+        let due: Vec<i64> = self
+            .timers
+            .iter()
+            .take_while(|(at, _)| *at <= now)
+            .map(|(_, id)| *id)
+            .collect();
+        for id in due {
+            self.tick(id, now);
+        }
+    }
+
+    fn reschedule(&mut self, task_id: i64) {
+        self.unschedule(task_id);
+        if let Some(at) = self.live.get(&task_id).and_then(Live::due) {
+            self.timers.insert((at, task_id));
+            self.timer_of.insert(task_id, at);
+        }
+    }
+
+    fn unschedule(&mut self, task_id: i64) {
+        if let Some(at) = self.timer_of.remove(&task_id) {
+            self.timers.remove(&(at, task_id));
+        }
+    }
+
+    fn stop_all(&mut self, by: StoppedBy, now: Instant) {
+        let ids: Vec<i64> = self.live.keys().copied().collect();
+        for id in ids {
+            self.change(id, |live| live.stop(by, now));
+        }
+    }
+
+    fn drain_if_told(&mut self, now: Instant) {
+        if !self.shared.draining.load(Ordering::SeqCst) {
+            return;
+        }
+        if self.draining_since.is_none() {
+            self.draining_since = Some(now);
+            self.say(&FromWarden::Draining(Drain {}));
+        }
+        let waited = self
+            .draining_since
+            .is_some_and(|since| now.saturating_duration_since(since) >= self.shared.plan.drain_wait);
+        if waited && self.live.values().any(|live| !live.is_stopping()) {
+            self.stop_all(StoppedBy::Drain, now);
+        }
+        if self.live.is_empty() && self.drained_at.is_none() {
+            self.drained_at = Some(now);
+        }
+    }
+
+    /// An agent that is gone for good must not leave tasks behind that nobody can stop.
+    fn end_without_agent(&mut self, now: Instant) {
+        let alone = self.connection.is_none() && !self.live.is_empty();
+        if alone
+            && now.saturating_duration_since(self.detached_at) >= self.shared.plan.adopt_window
+            && self.live.values().any(|live| !live.is_stopping())
+        {
+            tracing::warn!("no agent came back in time; the tasks are ended");
+            self.stop_all(StoppedBy::Fence, now);
+        }
+    }
+}
