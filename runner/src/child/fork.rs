@@ -55,7 +55,7 @@ pub struct Files<'a> {
 #[derive(Clone, Copy)]
 pub struct Birthplace<'a> {
     /// Its directory, where the kernel can start a child in it.
-    pub dir: BorrowedFd<'a>,
+    pub dir: Option<BorrowedFd<'a>>,
     /// Its `cgroup.procs`, for kernels that cannot: the child moves itself.
     pub procs: BorrowedFd<'a>,
 }
@@ -135,7 +135,8 @@ impl Image {
             runner: std::process::id(),
             errno: AtomicI32::new(0),
         };
-        let born = birthplace.and_then(|place| clone_into(&plan, place.dir.as_raw_fd()));
+        let dir = birthplace.and_then(|place| place.dir);
+        let born = dir.and_then(|dir| clone_into(&plan, dir.as_raw_fd()));
         let (pid, handle) = match born {
             Some(born) => born?,
             None => {

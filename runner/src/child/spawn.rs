@@ -88,7 +88,10 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
     match image.fork(streams, group.as_ref().map(Group::birthplace)) {
         Ok(forked) => {
             let (at, at_ms) = (Instant::now(), crate::journal::now_ms());
-            record(begin.task_id, &files, forked.pid);
+            // A group is found again without it.
+            if group.is_none() {
+                record(begin.task_id, &files, forked.pid);
+            }
             let markers = sweep::markers(begin.task_id, &place.home.instance_id);
             let started = Started {
                 pid: forked.pid,

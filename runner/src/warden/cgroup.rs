@@ -2,22 +2,29 @@
 //! descendants stay in it, and the kernel ends all of them with one write.
 //!
 //! A group is used again for the next task once it was seen empty: making and removing one costs as much as a
-//! short task. Works in the hybrid layout too, where version 2 is mounted beside version 1.
+//! short task. But not one that was killed: kernels were seen that end every child that is born in such a group, for the group
+//! was killed more often than that of its parent. Works in the hybrid layout too, where version 2 is mounted beside version 1.
 
+use crate::child::fork::{Birthplace, End, Files, Image, reap};
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::child::fork::Birthplace;
+/// How long the trial of a new group may take.
+const TRIAL_WITHIN: Duration = Duration::from_secs(5);
 
 /// The place below which groups can be made.
 #[derive(Debug)]
 pub struct Cgroups {
     dir: PathBuf,
     next: AtomicU64,
+    /// A child can be started in a group. Otherwise it moves there itself.
+    bears: bool,
 }
 
 /// The group of one task.
@@ -28,6 +35,8 @@ pub struct Group {
     procs: File,
     events: File,
     kill: File,
+    bears: bool,
+    killed: AtomicBool,
 }
 
 impl Cgroups {
@@ -39,12 +48,18 @@ impl Cgroups {
         )?;
         let dir = own.join(name);
         std::fs::create_dir(&dir).ok()?;
-        let found = Self {
+        let mut found = Self {
             dir,
             next: AtomicU64::new(0),
+            bears: true,
         };
-        // Tried, not guessed: a read-only mount or a foreign owner shows only here.
-        found.make().ok().map(|_| found)
+        // Tried, not guessed: a read-only mount, a foreign owner or an odd kernel show only here.
+        let group = found.make().ok()?;
+        found.bears = survives_birth(&group);
+        if !found.bears {
+            tracing::warn!("children cannot be started in a control group here; they are moved, which takes longer");
+        }
+        Some(found)
     }
 
     pub fn dir(&self) -> &Path {
@@ -71,6 +86,8 @@ impl Cgroups {
                 procs,
                 events,
                 kill,
+                bears: self.bears,
+                killed: AtomicBool::new(false),
             }),
             Err(error) => {
                 let _ = std::fs::remove_dir(&path);
@@ -89,14 +106,20 @@ impl Drop for Cgroups {
 impl Group {
     pub fn birthplace(&self) -> Birthplace<'_> {
         Birthplace {
-            dir: self.dir.as_fd(),
+            dir: self.bears.then(|| self.dir.as_fd()),
             procs: self.procs.as_fd(),
         }
     }
 
     /// Ends every process in it, those that are being born included.
     pub fn kill(&self) -> io::Result<()> {
+        self.killed.store(true, Ordering::Relaxed);
         (&self.kill).write_all(b"1")
+    }
+
+    /// Whether another task can be born in it.
+    pub fn is_as_new(&self) -> bool {
+        !self.killed.load(Ordering::Relaxed) && self.is_empty()
     }
 
     /// An error reads as "not empty": what is not seen is not claimed.
@@ -116,6 +139,33 @@ impl Drop for Group {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir(&self.path);
     }
+}
+
+/// Whether a child that is started in the group lives to its own end.
+fn survives_birth(group: &Group) -> bool {
+    let Ok(null) = File::open("/dev/null") else {
+        return false;
+    };
+    let streams = Files {
+        stdin: null.as_fd(),
+        stdout: null.as_fd(),
+        stderr: null.as_fd(),
+    };
+    let arguments = ["sh", "-c", ":"].into_iter();
+    let image = Image::new(OsStr::new("/bin/sh"), arguments, std::iter::empty(), OsStr::new("/"));
+    let Ok(child) = image.and_then(|image| image.fork(streams, Some(group.birthplace()))) else {
+        return false;
+    };
+    let until = Instant::now() + TRIAL_WITHIN;
+    while Instant::now() < until {
+        match reap(child.pid) {
+            Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(Some((end, _))) => return end == End::Code(0),
+            Err(_) => return false,
+        }
+    }
+    // It is there, so it was born; that the host is too slow to end it is another matter.
+    true
 }
 
 /// Ends and removes what an earlier warden left in groups below ours: `prefix` names them.
@@ -180,6 +230,40 @@ fn unescape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shell(group: &Group) -> End {
+        let null = File::open("/dev/null").unwrap();
+        let streams = Files {
+            stdin: null.as_fd(),
+            stdout: null.as_fd(),
+            stderr: null.as_fd(),
+        };
+        let arguments = ["sh", "-c", "exit 3"].into_iter();
+        let image = Image::new(OsStr::new("/bin/sh"), arguments, std::iter::empty(), OsStr::new("/")).unwrap();
+        let child = image.fork(streams, Some(group.birthplace())).unwrap();
+        loop {
+            if let Some((end, _)) = reap(child.pid).unwrap() {
+                return end;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Where there are no such groups for this user there is nothing to be seen.
+    #[test]
+    fn a_group_is_used_again_but_not_after_it_was_killed() {
+        let Some(cgroups) = Cgroups::find(&format!("systole-test-{}", std::process::id())) else {
+            return;
+        };
+        let group = cgroups.make().unwrap();
+        for _ in 0..3 {
+            assert_eq!(shell(&group), End::Code(3));
+            assert!(group.is_as_new());
+        }
+        group.kill().unwrap();
+        assert!(group.is_empty() && !group.is_as_new());
+        assert_eq!(shell(&cgroups.make().unwrap()), End::Code(3));
+    }
 
     const MOUNTS: &str = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
         32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\

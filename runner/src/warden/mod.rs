@@ -35,6 +35,9 @@ use worker::Worker;
 
 /// Two: a fork waits for its exec, and one at a time would not fill two cores.
 pub const WORKERS: usize = 2;
+/// Orphans that have ended are waited for this often. Not at each SIGCHLD: every task's end is one, and wakes a thread that
+/// has nothing to do with it.
+const BURY_EVERY: Duration = Duration::from_secs(1);
 /// Folders of former tasks that are kept for later ones, and with each three open files.
 const SPARES: usize = 64;
 
@@ -218,13 +221,7 @@ impl Drop for Inside {
 /// A warden as this process, until it is told to stop or nobody needs it any more. The process has no other thread yet.
 pub fn run(plan: Plan) -> Result<(), RunnerError> {
     let mut signals = SigSet::empty();
-    for signal in [
-        Signal::SIGTERM,
-        Signal::SIGINT,
-        Signal::SIGHUP,
-        Signal::SIGCHLD,
-        Signal::SIGUSR1,
-    ] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1] {
         signals.add(signal);
     }
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(|errno| RunnerError::Host(errno.into()))?;
@@ -250,19 +247,32 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
     })
     .map_err(RunnerError::Host)?;
     while !workers.iter().all(JoinHandle::is_finished) {
-        match signals.wait() {
-            Ok(Signal::SIGCHLD) => bury_orphans(),
-            Ok(Signal::SIGTERM | Signal::SIGINT) => {
+        match next_signal(&signals, BURY_EVERY) {
+            None => bury_orphans(),
+            Some(libc::SIGTERM | libc::SIGINT) => {
                 tracing::info!("the warden is told to stop");
                 shared.drain();
             }
             // A worker is ending: a moment until its thread is gone.
-            Ok(Signal::SIGUSR1) => std::thread::sleep(Duration::from_millis(1)),
-            Ok(_) | Err(_) => {}
+            Some(libc::SIGUSR1) => std::thread::sleep(Duration::from_millis(1)),
+            Some(_) => {}
         }
     }
+    bury_orphans();
     tracing::info!("the warden has left");
     Ok(())
+}
+
+/// `None`: none came in this time.
+#[expect(unsafe_code, reason = "nix has no wait for signals with a limit")]
+fn next_signal(signals: &SigSet, patience: Duration) -> Option<libc::c_int> {
+    let patience = libc::timespec {
+        tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(1),
+        tv_nsec: libc::c_long::from(patience.subsec_nanos()),
+    };
+    // SAFETY: pointers to a set and a time that outlive the call; what came is not asked for.
+    let signal = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &raw const patience) };
+    (signal > 0).then_some(signal)
 }
 
 /// Processes that lose their parent below this one come to it, instead of leaving the tree.

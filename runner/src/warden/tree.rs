@@ -82,9 +82,14 @@ impl Tree {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// The group for the next task, if it is known to be empty.
+    /// Whether nobody can be in it any more, not even out of sight. Only a group proves it.
+    pub fn is_proven_empty(&self) -> bool {
+        self.group.as_ref().is_some_and(Group::is_empty)
+    }
+
+    /// The group for the next task, if it is fit for one.
     pub fn into_group(self) -> Option<Group> {
-        self.group.filter(Group::is_empty)
+        self.group.filter(Group::is_as_new)
     }
 
     /// Orphans of this task that live.

@@ -441,10 +441,10 @@ impl Worker {
             self.unschedule(task_id);
             if let Some(live) = self.live.remove(&task_id) {
                 let Over { ended, files, tree } = live.over();
-                let group = tree.into_group();
-                // Only a group proves it: without one, a process may have left no trace of whose it is.
-                let nobody_inside = group.is_some();
-                self.groups.extend(group.filter(|_| self.groups.len() < GROUPS_MAX));
+                let nobody_inside = tree.is_proven_empty();
+                if self.groups.len() < GROUPS_MAX {
+                    self.groups.extend(tree.into_group());
+                }
                 self.keep(ended, Some(files), nobody_inside);
             }
             return;

@@ -3,6 +3,7 @@
 use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::finish::detail_json;
+use super::finish::{self, LiveTask};
 use super::sql::Sql;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -15,6 +16,26 @@ static LOCK_RUNNERS: Sql = Sql::new(
     "SELECT r.host, r.slot, r.instance_id, r.start_no, r.seq, r.task_id, r.held_boot, r.redeliveries, r.cordoned, r.leaving \
      FROM runner AS r JOIN {each:$1} ON {is:r.host,e.value->>'host'} AND {is:r.slot,CAST(e.value->>'slot' AS BIGINT)} \
      ORDER BY r.host, r.slot {for_update_of:r}",
+);
+/// Runner rows, and the tasks that they hold or that the beats name, with one round trip. The runners first: which
+/// task a runner holds is known under its lock.
+static LOCK_BEATS: Sql = Sql::new(
+    "lock_beats",
+    "WITH r AS (SELECT r.host, r.slot, r.instance_id, r.start_no, r.seq, r.task_id, r.held_boot, r.redeliveries, r.cordoned, r.leaving \
+       FROM runner AS r JOIN {each:$1} ON {is:r.host,e.value->>'host'} AND {is:r.slot,CAST(e.value->>'slot' AS BIGINT)} \
+       ORDER BY r.host, r.slot {for_update_of:r}), \
+     t AS (SELECT task.id, task.status, task.host, task.slot, task.start_no, task.terminating, task.callback_url, task.attempt, \
+         task.max_retries, task.retry_delay_ms, task.replacements, task.timeout_ms, {now} - task.started_at_ms AS ran_ms \
+       FROM task WHERE task.id {among_query:SELECT r.task_id FROM r WHERE r.task_id IS NOT NULL UNION ALL SELECT CAST(e.value AS BIGINT) FROM {each:$2}} \
+       ORDER BY task.id {for_update}) \
+     SELECT r.host, r.slot, r.instance_id, r.start_no, r.seq, r.task_id, r.held_boot, r.redeliveries, r.cordoned, r.leaving, \
+       CAST(NULL AS BIGINT) AS id, CAST(NULL AS SMALLINT) AS status, CAST(NULL AS TEXT) AS terminating, \
+       CAST(NULL AS TEXT) AS callback_url, CAST(NULL AS BIGINT) AS attempt, CAST(NULL AS BIGINT) AS max_retries, \
+       CAST(NULL AS BIGINT) AS retry_delay_ms, CAST(NULL AS BIGINT) AS replacements, CAST(NULL AS BIGINT) AS timeout_ms, \
+       CAST(NULL AS BIGINT) AS ran_ms FROM r \
+     UNION ALL SELECT t.host, t.slot, NULL, t.start_no, NULL, NULL, NULL, NULL, NULL, NULL, \
+       t.id, t.status, t.terminating, t.callback_url, t.attempt, t.max_retries, t.retry_delay_ms, t.replacements, t.timeout_ms, \
+       t.ran_ms FROM t",
 );
 /// The write that wins the row: a beat acts only with the start_no of the row and a higher seq.
 static WIN_RUNNERS: Sql = Sql::new(
@@ -146,6 +167,7 @@ static FORGET_RUNNERS: Sql = Sql::new(
 
 pub static STATEMENTS: &[&Sql] = &[
     &LOCK_RUNNERS,
+    &LOCK_BEATS,
     &WIN_RUNNERS,
     &GIVE_RUNNERS,
     &FREE_RUNNER,
@@ -216,6 +238,101 @@ pub async fn lock_runners(
         .into_iter()
         .map(|row| ((row.host.clone(), row.slot), row))
         .collect())
+}
+
+/// A row of either kind.
+#[derive(sqlx::FromRow)]
+struct LockedRow {
+    host: Option<String>,
+    slot: Option<i64>,
+    start_no: Option<i64>,
+    instance_id: Option<String>,
+    seq: Option<i64>,
+    task_id: Option<i64>,
+    held_boot: Option<String>,
+    redeliveries: Option<i64>,
+    cordoned: Option<bool>,
+    leaving: Option<bool>,
+    id: Option<i64>,
+    status: Option<i16>,
+    terminating: Option<String>,
+    callback_url: Option<String>,
+    attempt: Option<i64>,
+    max_retries: Option<i64>,
+    retry_delay_ms: Option<i64>,
+    replacements: Option<i64>,
+    timeout_ms: Option<i64>,
+    ran_ms: Option<i64>,
+}
+
+impl LockedRow {
+    fn task(&mut self) -> Option<LiveTask> {
+        Some(LiveTask {
+            id: self.id?,
+            status: self.status?,
+            host: self.host.take(),
+            slot: self.slot,
+            start_no: self.start_no,
+            terminating: self.terminating.take(),
+            callback_url: self.callback_url.take(),
+            attempt: self.attempt?,
+            max_retries: self.max_retries?,
+            retry_delay_ms: self.retry_delay_ms?,
+            replacements: self.replacements?,
+            timeout_ms: self.timeout_ms,
+            ran_ms: self.ran_ms,
+        })
+    }
+
+    fn runner(self) -> Option<RunnerRow> {
+        Some(RunnerRow {
+            host: self.host?,
+            slot: self.slot?,
+            instance_id: self.instance_id?,
+            start_no: self.start_no?,
+            seq: self.seq?,
+            task_id: self.task_id,
+            held_boot: self.held_boot,
+            redeliveries: self.redeliveries?,
+            cordoned: self.cordoned?,
+            leaving: self.leaving?,
+        })
+    }
+}
+
+/// Runner rows by their key.
+pub type Runners = HashMap<(String, i64), RunnerRow>;
+/// Tasks by their id.
+pub type Tasks = HashMap<i64, LiveTask>;
+
+/// Reads and locks runner rows, and with them the tasks that they hold and those that are named.
+pub async fn lock_beats(
+    tx: &mut Tx,
+    keys: impl Iterator<Item = (String, i64)>,
+    named: &[i64],
+) -> Result<(Runners, Tasks), StoreError> {
+    let keys: Vec<RunnerKey> = keys.map(|(host, slot)| RunnerKey { host, slot }).collect();
+    let rows: Vec<LockedRow> = tx.all(&LOCK_BEATS, vec![batch(&keys)?, batch(named)?]).await?;
+    let (mut runners, mut tasks) = (Runners::with_capacity(keys.len()), Tasks::with_capacity(rows.len()));
+    for mut row in rows {
+        if let Some(task) = row.task() {
+            tasks.insert(task.id, task);
+        } else if let Some(runner) = row.runner() {
+            runners.insert((runner.host.clone(), runner.slot), runner);
+        }
+    }
+    // A task that was stored and dispatched while this statement waited for a runner's lock is not in its picture
+    // of the tasks. The next statement has a new one.
+    let missing: Vec<i64> = runners
+        .values()
+        .filter_map(|row| row.task_id)
+        .chain(named.iter().copied())
+        .filter(|id| !tasks.contains_key(id))
+        .collect();
+    for task in finish::lock_tasks(tx, &missing).await? {
+        tasks.insert(task.id, task);
+    }
+    Ok((runners, tasks))
 }
 
 /// The number of rows must be that of the writes: the caller holds their locks.

@@ -31,17 +31,34 @@ static DISPATCH: Sql = Sql::new(
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
        CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
      WHERE {is:task.id,x.id} AND task.status + 0 = 2 \
-     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms",
+);
+/// [`SCAN_LANE`] and [`DISPATCH`] in one, for runners that are served by one lane: rows and runners are paired by their
+/// numbers.
+static TAKE_LANE: Sql = Sql::new(
+    "take_lane",
+    "UPDATE task SET status = 3, host = x.host, slot = x.slot, start_no = x.start_no, dispatched_at_ms = {now} \
+     FROM (SELECT s.id, e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
+         CAST(e.value->>'start_no' AS BIGINT) AS start_no \
+       FROM (SELECT q.id, row_number() OVER (ORDER BY q.eligible_at_ms, q.id) AS n FROM ( \
+           SELECT id, eligible_at_ms FROM task WHERE status = 2 AND target_host IS NULL AND lane_id = $1 AND eligible_at_ms >= $2 \
+           ORDER BY eligible_at_ms, id LIMIT $3 {skip_locked}) AS q) AS s \
+       JOIN {each:$4} ON CAST(e.value->>'n' AS BIGINT) = s.n) AS x \
+     WHERE {is:task.id,x.id} AND task.status + 0 = 2 \
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms",
 );
 static RUN_AGAIN: Sql = Sql::new(
     "run_again",
     "UPDATE task SET start_no = x.start_no \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
      WHERE {is:task.id,x.id} AND task.status + 0 = 3 \
-     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id",
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms",
 );
 
-pub static STATEMENTS: &[&Sql] = &[&SCAN_LANE, &SCAN_TARGETS, &DISPATCH, &RUN_AGAIN];
+pub static STATEMENTS: &[&Sql] = &[&SCAN_LANE, &SCAN_TARGETS, &DISPATCH, &TAKE_LANE, &RUN_AGAIN];
+
+/// Offers that are served by one statement. It compares each row with each offer, so many are cheaper with two.
+const TAKEN_MAX: usize = 32;
 
 /// A runner that is free, locked by the caller's transaction.
 #[derive(Clone, Debug)]
@@ -135,6 +152,7 @@ struct Dispatched {
     spec: String,
     attempt: i64,
     root_id: Option<i64>,
+    eligible_at_ms: Option<i64>,
 }
 
 impl Dispatched {
@@ -164,6 +182,14 @@ struct PairJson<'a> {
 }
 
 #[derive(Serialize)]
+struct OfferJson<'a> {
+    n: usize,
+    host: &'a str,
+    slot: i64,
+    start_no: i64,
+}
+
+#[derive(Serialize)]
 struct FreeJson<'a> {
     host: &'a str,
     runner: String,
@@ -180,6 +206,15 @@ pub async fn claim(tx: &mut Tx, offers: &[Offer], plan: &ClaimPlan) -> Result<Cl
     let mut groups: HashMap<usize, Vec<&Offer>> = HashMap::new();
     for offer in free {
         groups.entry(offer.group).or_default().push(offer);
+    }
+    if pairs.is_empty()
+        && groups.len() == 1
+        && let Some((group, offers)) = groups.iter().next()
+        && let Some([lane]) = plan.lanes.get(group).map(Vec::as_slice)
+        && offers.len() <= TAKEN_MAX
+    {
+        take_lane(tx, lane, offers, &mut claimed).await?;
+        return Ok(claimed);
     }
     // Two groups may serve one lane: a row that this statement sequence has picked is not picked again.
     let mut taken: HashSet<i64> = HashSet::new();
@@ -200,6 +235,29 @@ pub async fn claim(tx: &mut Tx, offers: &[Offer], plan: &ClaimPlan) -> Result<Cl
         claimed.runs = rows.into_iter().map(Dispatched::parse).collect::<Result<_, _>>()?;
     }
     Ok(claimed)
+}
+
+async fn take_lane(tx: &mut Tx, lane: &LanePlan, offers: &[&Offer], claimed: &mut Claimed) -> Result<(), StoreError> {
+    let json: Vec<OfferJson<'_>> = (1..)
+        .zip(offers)
+        .map(|(n, offer)| OfferJson {
+            n,
+            host: &offer.host,
+            slot: offer.slot,
+            start_no: offer.start_no,
+        })
+        .collect();
+    let limit = i64::try_from(offers.len()).unwrap_or(i64::MAX);
+    let args = vec![lane.lane_id.into(), lane.from_ms.into(), limit.into(), batch(&json)?];
+    let rows: Vec<Dispatched> = tx.all(&TAKE_LANE, args).await?;
+    claimed.seen.push(LaneSeen {
+        lane_id: lane.lane_id,
+        wake_no: lane.wake_no,
+        first_ms: rows.iter().filter_map(|row| row.eligible_at_ms).min(),
+        exhausted: rows.len() < offers.len(),
+    });
+    claimed.runs = rows.into_iter().map(Dispatched::parse).collect::<Result<_, _>>()?;
+    Ok(())
 }
 
 async fn scan(

@@ -77,16 +77,16 @@ pub static STATEMENTS: &[&Sql] = &[
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct LiveTask {
     pub id: i64,
-    status: i16,
+    pub(super) status: i16,
     pub host: Option<String>,
     pub slot: Option<i64>,
     pub start_no: Option<i64>,
-    terminating: Option<String>,
+    pub(super) terminating: Option<String>,
     pub callback_url: Option<String>,
-    attempt: i64,
-    max_retries: i64,
-    retry_delay_ms: i64,
-    replacements: i64,
+    pub(super) attempt: i64,
+    pub(super) max_retries: i64,
+    pub(super) retry_delay_ms: i64,
+    pub(super) replacements: i64,
     pub timeout_ms: Option<i64>,
     /// Since its start, by the database's clock.
     pub ran_ms: Option<i64>,

@@ -6,6 +6,7 @@
 //! | `{each:$n}` | the elements of a JSON array as `e.value` | the same |
 //! | `{is:a,b}` | `a = b`, reached by an index on `a` whatever the statistics say | `a = b` |
 //! | `{among:$n}` | `IN` the numbers of a JSON array, in the same way | the same |
+//! | `{among_query:q}` | `IN` the results of a query, in the same way | the same |
 //! | `{for_update}` | waits for and locks the rows | nothing: one writer |
 //! | `{for_update_of:t}` | the same, of one table | nothing |
 //! | `{skip_locked}` | locks the rows that nobody holds | nothing |
@@ -74,7 +75,7 @@ pub fn render(text: &str, dialect: Dialect) -> String {
     let mut rest = text;
     while let Some(open) = rest.find('{') {
         out.push_str(&rest[..open]);
-        let close = rest[open..].find('}').map_or(rest.len(), |at| open + at);
+        let close = closing(rest, open);
         let token = &rest[open + 1..close];
         let (name, argument) = token.split_once(':').unwrap_or((token, ""));
         let postgres = dialect == Dialect::Postgres;
@@ -97,6 +98,11 @@ pub fn render(text: &str, dialect: Dialect) -> String {
                 out.push_str(if postgres { " = ANY (ARRAY[" } else { " = " });
                 out.push_str(right);
                 out.push_str(if postgres { "])" } else { "" });
+            }
+            ("among_query", _) => {
+                out.push_str(if postgres { "= ANY (ARRAY(" } else { "IN (" });
+                out.push_str(&render(argument, dialect));
+                out.push_str(if postgres { "))" } else { ")" });
             }
             ("among", true) => {
                 out.push_str("= ANY (ARRAY(SELECT CAST(e.value AS BIGINT) FROM jsonb_array_elements(");
@@ -127,6 +133,20 @@ pub fn render(text: &str, dialect: Dialect) -> String {
     out
 }
 
+/// The brace that closes the one at `open`; a token may contain others.
+fn closing(text: &str, open: usize) -> usize {
+    let mut depth = 0_usize;
+    for (at, byte) in text.bytes().enumerate().skip(open) {
+        match byte {
+            b'{' => depth += 1,
+            b'}' if depth <= 1 => return at,
+            b'}' => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +162,13 @@ mod tests {
         assert_eq!(
             S.render(Dialect::Sqlite),
             "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER), $2 FROM json_each($1) AS e "
+        );
+        assert_eq!(
+            render(
+                "id {among_query:SELECT id FROM {each:$1}} {for_update}",
+                Dialect::Postgres
+            ),
+            "id = ANY (ARRAY(SELECT id FROM jsonb_array_elements($1::text::jsonb) AS e(value))) FOR UPDATE"
         );
         let keys = "{is:t.id,x.id} OR t.id {among:$1}";
         assert_eq!(

@@ -6,7 +6,7 @@ use super::{Beat, Done};
 use crate::parked::Answer;
 use crate::store::beats::{self, RunnerRow, RunnerWrite};
 use crate::store::claims::{self, Again, ClaimPlan, Offer, Run};
-use crate::store::finish::{self, LiveTask};
+use crate::store::finish;
 use crate::store::output::{self, Chunk, Stream};
 use crate::store::{StoreError, Tx, read};
 use std::collections::{HashMap, HashSet};
@@ -25,8 +25,7 @@ pub(super) async fn act(
         // Another replica stored it a moment ago, or the database was set back.
         newest = read::newest_task_id(tx).await?;
     }
-    let rows = beats::lock_runners(tx, beats.iter().map(|beat| beat.key())).await?;
-    let tasks = lock_named_tasks(tx, beats, &rows).await?;
+    let (rows, tasks) = beats::lock_beats(tx, beats.iter().map(|beat| beat.key()), &named_tasks(beats)).await?;
 
     let mut outcome = Outcome::default();
     let mut work = Work::default();
@@ -66,20 +65,16 @@ pub(super) async fn act(
     Ok(outcome)
 }
 
-async fn lock_named_tasks(
-    tx: &mut Tx,
-    beats: &[Arc<Beat>],
-    rows: &HashMap<(String, i64), RunnerRow>,
-) -> Result<HashMap<i64, LiveTask>, StoreError> {
-    let mut ids: Vec<i64> = rows.values().filter_map(|row| row.task_id).collect();
+/// What the beats name, in order and without repetition.
+fn named_tasks(beats: &[Arc<Beat>]) -> Vec<i64> {
+    let mut ids: Vec<i64> = Vec::new();
     for beat in beats {
         ids.extend(beat.results.iter().map(|result| result.task_id));
         ids.extend((beat.task_id != 0).then_some(beat.task_id));
     }
     ids.sort_unstable();
     ids.dedup();
-    let tasks = finish::lock_tasks(tx, &ids).await?;
-    Ok(tasks.into_iter().map(|task| (task.id, task)).collect())
+    ids
 }
 
 async fn store_output(tx: &mut Tx, beats: &[Arc<Beat>], recorded: &HashSet<i64>) -> Result<(), StoreError> {
