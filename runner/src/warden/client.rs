@@ -199,6 +199,11 @@ impl Client {
     async fn pump(&self, mut channel: Channel, mut messages: mpsc::Receiver<ToWarden>) -> bool {
         let mut out = Vec::new();
         loop {
+            // Before the first read, too: what followed the welcome may have come with it.
+            if let Err(error) = self.route_all(&mut channel.frames) {
+                tracing::error!(%error, "the warden sent nonsense");
+                return false;
+            }
             tokio::select! {
                 message = messages.recv() => {
                     let Some(message) = message else { return true };
@@ -218,19 +223,16 @@ impl Client {
                     if !matches!(read, Ok(1..)) {
                         return false;
                     }
-                    loop {
-                        match channel.frames.take::<FromWarden>() {
-                            Ok(Some(message)) => self.route(message),
-                            Ok(None) => break,
-                            Err(error) => {
-                                tracing::error!(%error, "the warden sent nonsense");
-                                return false;
-                            }
-                        }
-                    }
                 }
             }
         }
+    }
+
+    fn route_all(&self, frames: &mut Frames) -> io::Result<()> {
+        while let Some(message) = frames.take::<FromWarden>()? {
+            self.route(message);
+        }
+        Ok(())
     }
 
     fn route(&self, message: FromWarden) {
