@@ -18,10 +18,6 @@ mod url;
 use failure::Failure;
 use std::process::ExitCode;
 
-/// Beats are made of many small pieces of memory; this one takes half the time of the C library's.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     // Both TLS users of this process (client and scheduler) take the process default. It can only
     // be set already by ourselves, so the result says nothing.

@@ -246,6 +246,7 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
         let _ = nix::sys::signal::kill(nix::unistd::getpid(), Signal::SIGUSR1);
     })
     .map_err(RunnerError::Host)?;
+    shed_code();
     while !workers.iter().all(JoinHandle::is_finished) {
         match next_signal(&signals, BURY_EVERY) {
             None => bury_orphans(),
@@ -261,6 +262,32 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
     bury_orphans();
     tracing::info!("the warden has left");
     Ok(())
+}
+
+/// Gives back the program's pages that only the start needed, such as the reading of options: this process lives long and
+/// does little. What is needed after all is read from the file again.
+#[expect(unsafe_code, reason = "madvise has no safe form")]
+fn shed_code() {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+        return;
+    };
+    for line in maps.lines() {
+        // Code only: it is never written to, so nothing is lost.
+        let mut fields = line.split_ascii_whitespace();
+        let (Some(range), Some("r-xp"), Some(path)) = (fields.next(), fields.next(), fields.nth(3)) else {
+            continue;
+        };
+        let ends = range.split_once('-').map(|(from, to)| {
+            let number = |text| usize::from_str_radix(text, 16);
+            (number(from), number(to))
+        });
+        if let Some((Ok(from), Ok(to))) = ends
+            && path.starts_with('/')
+        {
+            // SAFETY: pages of a file that is mapped private and read-only: the kernel reads them again when they are touched.
+            unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, libc::MADV_DONTNEED) };
+        }
+    }
 }
 
 /// `None`: none came in this time.
