@@ -12,8 +12,12 @@ use std::time::Duration;
 use systole_shared::clock::now_ms;
 use systole_shared::error::Invalid;
 use systole_shared::id::Target;
-use systole_shared::limits::{PRIORITY_MAX, RETRIES_MAX, SLOTS_MAX};
+use systole_shared::limits::{
+    NICE_MAX, OPEN_FILES_MAX, OPEN_FILES_MIN, PRIORITY_MAX, RETRIES_MAX, SLOTS_MAX, UMASK_MAX,
+};
 use systole_shared::task::TaskState;
+use systole_shared::task::limits::parse_bytes;
+use systole_shared::task::run_as::check_account;
 use systole_shared::task::signal::parse_signal;
 use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 use systole_shared::time::{parse_duration, parse_time};
@@ -232,6 +236,49 @@ fn count(text: &str) -> Result<u64, String> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(format!("{text:?} is no number of tasks; write 1 or more")),
     }
+}
+
+fn lines(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no number of lines; write 0 or more"))
+}
+
+fn open_files(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(files) if (OPEN_FILES_MIN..=OPEN_FILES_MAX).contains(&files) => Ok(files),
+        _ => Err(format!(
+            "{:?} is no number of files; write {OPEN_FILES_MIN} to {OPEN_FILES_MAX}",
+            brief(text)
+        )),
+    }
+}
+
+fn nice(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(nice) if nice <= NICE_MAX => Ok(nice),
+        _ => Err(format!("{:?} is no nice value; write 0 to {NICE_MAX}", brief(text))),
+    }
+}
+
+fn umask(text: &str) -> Result<u32, String> {
+    let octal = (1..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    match u32::from_str_radix(text, 8) {
+        Ok(mask) if octal && mask <= UMASK_MAX => Ok(mask),
+        _ => Err(format!(
+            "{:?} is no umask; write an octal number up to 777, such as 027",
+            brief(text)
+        )),
+    }
+}
+
+fn user(text: &str) -> Result<String, String> {
+    check_account(text, "user").map_err(|invalid| invalid.message)?;
+    Ok(text.to_owned())
+}
+
+fn group(text: &str) -> Result<String, String> {
+    check_account(text, "group").map_err(|invalid| invalid.message)?;
+    Ok(text.to_owned())
 }
 
 /// One of a few words, which completions know.
@@ -596,6 +643,8 @@ pub struct TaskArgs {
     pub reason: Option<String>,
     #[command(flatten)]
     pub clocks: ClockArgs,
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 #[derive(Debug, Args)]
@@ -632,6 +681,32 @@ pub struct ClockArgs {
     /// When the runner is started again: adopt goes on with the program, kill ends it [default: adopt]
     #[arg(long, value_name = "adopt|kill", hide_possible_values = true, value_parser = one_of(OnRunnerRestart::ALL, OnRunnerRestart::name))]
     pub on_runner_restart: Option<OnRunnerRestart>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Most files that each process may have open [default: as the runner]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = open_files)]
+    pub limit_open_files: Option<u32>,
+    /// Largest core file, such as 512K, 10M, 2G [default: 0, none]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
+    pub limit_core: Option<u64>,
+    /// Largest file that a process may write, its output included [default: as the runner]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
+    pub limit_file: Option<u64>,
+    /// Leave more of the processors to others: 0 to 19 [default: as the runner]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = nice)]
+    pub nice: Option<u32>,
+    /// Permissions that new files do not get, octal [default: 022]
+    #[arg(long, value_name = "MASK", allow_hyphen_values = true, value_parser = umask)]
+    pub umask: Option<u32>,
+    /// Run as this user of the runner's host, by name or number; the runner must run as root
+    #[arg(long, value_name = "NAME|UID", allow_hyphen_values = true, value_parser = user)]
+    pub user: Option<String>,
+    /// With this main group [default: that of the user]
+    #[arg(long, value_name = "NAME|GID", allow_hyphen_values = true, value_parser = group, requires = "user")]
+    pub group: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -679,8 +754,13 @@ pub struct ShowArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The program's stdout goes to stdout and its stderr to stderr; --stderr writes its stderr alone, to stdout.
-On a terminal, control characters other than newline, tab and carriage return are shown, not obeyed.")]
+The program's stdout goes to stdout and its stderr to stderr; --stderr writes its stderr alone, to
+stdout. --tail counts the lines of each stream for itself; a last line without a newline is one
+too. With --follow it begins with those lines and goes on.
+
+On a terminal, control characters other than newline, tab and carriage return are shown (`^[`,
+`^G`, `\\x9b`), not obeyed; colours pass, and bytes that are no text become U+FFFD. Through a pipe or
+into a file every byte is as the program wrote it.")]
 pub struct LogsArgs {
     /// Id of the task
     #[arg(value_name = "TASK", value_parser = task_id, allow_negative_numbers = true)]
@@ -688,10 +768,13 @@ pub struct LogsArgs {
     /// Go on until the task has ended
     #[arg(short, long)]
     pub follow: bool,
+    /// Only the last N lines of what is stored
+    #[arg(short = 'n', long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
+    pub tail: Option<u64>,
     /// Only what the program wrote to stderr (written to stdout)
     #[arg(long)]
     pub stderr: bool,
-    /// Pass control characters through to the terminal
+    /// Write every byte as it is to a terminal too: for output that you trust
     #[arg(long)]
     pub raw: bool,
 }

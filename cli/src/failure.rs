@@ -271,6 +271,10 @@ fn option_of(field: &str) -> String {
         | "warn_before_ms" | "kill_signal" | "kill_grace_ms" | "on_disconnect" | "on_runner_restart" => {
             format!("--{}", name.trim_end_matches("_ms").replace('_', "-"))
         }
+        "limits.open_files" => "--limit-open-files".into(),
+        "limits.core_bytes" => "--limit-core".into(),
+        "limits.file_bytes" => "--limit-file".into(),
+        "limits.nice" => "--nice".into(),
         "run_at_ms" => "--at".into(),
         "delay_ms" => "--delay".into(),
         "tags" | "tag" => "--tag".into(),
@@ -279,7 +283,10 @@ fn option_of(field: &str) -> String {
         "retry.max_retries" => "--retry".into(),
         "retry.delay_ms" => "--retry-delay".into(),
         "target_host" | "target_slot" | "target" | "runner" | "runners" => "--runner".into(),
-        "name" | "queue" | "require" | "env" | "dir" | "priority" | "key" | "reason" | "job" => format!("--{name}"),
+        "name" | "queue" | "require" | "env" | "dir" | "priority" | "key" | "reason" | "job" | "umask" | "user"
+        | "group" => {
+            format!("--{name}")
+        }
         "ids" => "TASK".into(),
         other => other.to_owned(),
     }

@@ -2,17 +2,23 @@
 //! states of its chain. Both run as tasks of their own and report over a channel, so that a broken
 //! connection, a slow reader or a silent scheduler never keeps Ctrl-C from being heard.
 
+mod tail;
+
+pub use tail::Tail;
+
 use crate::client::{Client, cause_of};
 use crate::exit_code;
 use crate::failure::{Failure, is_transient};
 use crate::output::sink::Sink;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
 use systole_proto::v1::OutputStream;
 use systole_shared::task::TaskState;
+use tail::Search;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -141,12 +147,24 @@ pub struct Wanted {
     pub follow: bool,
 }
 
+impl Wanted {
+    fn has(&self, stream: OutputStream) -> bool {
+        self.only.is_none_or(|only| only == stream)
+    }
+}
+
 /// Writes the output of a task to the sink.
 pub fn output(client: Arc<Client>, wanted: Wanted, sink: Sink) -> Follower<OutputEvent> {
+    output_from(client, wanted, None, sink)
+}
+
+/// Writes the output of a task to the sink; of what is stored already, these lines alone.
+pub fn output_from(client: Arc<Client>, wanted: Wanted, tail: Option<Tail>, sink: Sink) -> Follower<OutputEvent> {
     let (events, receiver) = mpsc::channel(EVENTS_MAX);
     let reader = OutputReader {
         client,
         wanted,
+        tail,
         sink,
         events: events.clone(),
         next: Offsets::default(),
@@ -192,6 +210,8 @@ impl Offsets {
 struct OutputReader {
     client: Arc<Client>,
     wanted: Wanted,
+    /// Where to begin is still to be found.
+    tail: Option<Tail>,
     sink: Sink,
     events: mpsc::Sender<OutputEvent>,
     next: Offsets,
@@ -231,7 +251,53 @@ impl OutputReader {
         }
     }
 
+    /// Moves to the begin of the last lines.
+    async fn seek(&mut self, tail: Tail) -> Result<(), Status> {
+        for (stream, stored) in [
+            (OutputStream::Stdout, tail.stdout_bytes),
+            (OutputStream::Stderr, tail.stderr_bytes),
+        ] {
+            if self.wanted.has(stream) {
+                let mut search = Search::new(tail.lines, stored);
+                while let Some(range) = search.next() {
+                    search.look(self.piece(stream, range).await?.as_deref());
+                }
+                *self.next.of(stream) = search.begin();
+            }
+        }
+        Ok(())
+    }
+
+    /// These bytes of a stream; `None`: not all are stored any more.
+    async fn piece(&self, stream: OutputStream, range: Range<u64>) -> Result<Option<Vec<u8>>, Status> {
+        let request = v1::ReadOutputRequest {
+            task_id: self.wanted.task_id,
+            stream: stream.into(),
+            offset: range.start,
+            stderr_offset: 0,
+            follow: false,
+        };
+        // A scheduler sends up to the end of the stream, as fast as it is read: leaving ends that.
+        let mut answers = self.client.read_output_once(request).await?;
+        let mut bytes = Vec::new();
+        while range.start + (bytes.len() as u64) < range.end {
+            match answers.message().await? {
+                Some(piece) if piece.offset == range.start + bytes.len() as u64 => bytes.extend(piece.data),
+                _ => return Ok(None),
+            }
+        }
+        bytes.truncate(usize::try_from(range.end - range.start).unwrap_or(usize::MAX));
+        Ok(Some(bytes))
+    }
+
     async fn read(&mut self, outage: &mut Outage) -> Read {
+        if let Some(tail) = self.tail {
+            if let Err(status) = self.seek(tail).await {
+                return Read::Broken(status);
+            }
+            outage.over();
+            self.tail = None;
+        }
         let only = self.wanted.only.unwrap_or(OutputStream::Unspecified);
         let request = v1::ReadOutputRequest {
             task_id: self.wanted.task_id,
@@ -286,9 +352,8 @@ impl OutputReader {
     /// brought nothing.
     async fn is_complete(&self, before: Offsets) -> Result<bool, Failure> {
         let task = self.client.get(self.wanted.task_id).await?;
-        let want = |stream: OutputStream| self.wanted.only.is_none_or(|only| only == stream);
-        let all = (!want(OutputStream::Stdout) || self.next.stdout >= task.stdout_bytes)
-            && (!want(OutputStream::Stderr) || self.next.stderr >= task.stderr_bytes);
+        let all = (!self.wanted.has(OutputStream::Stdout) || self.next.stdout >= task.stdout_bytes)
+            && (!self.wanted.has(OutputStream::Stderr) || self.next.stderr >= task.stderr_bytes);
         Ok(is_over(&task) && (all || self.next == before))
     }
 

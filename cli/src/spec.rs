@@ -9,9 +9,9 @@ use std::time::Duration;
 use systole_proto::convert::spec_to_wire;
 use systole_proto::v1;
 use systole_shared::error::Code;
-use systole_shared::limits::DURATION_MS_MAX;
+use systole_shared::limits::{DURATION_MS_MAX, UMASK_DEFAULT};
 use systole_shared::task::signal::SIGTERM;
-use systole_shared::task::{Retry, TaskSpec};
+use systole_shared::task::{Limits, Retry, TaskSpec};
 use systole_shared::time::format_utc;
 
 /// The submission. It always has a key: a submit that is repeated over a new connection must not run twice.
@@ -49,7 +49,7 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         (None, true) => Some(here()?),
         (None, false) => None,
     };
-    let clocks = &args.clocks;
+    let (clocks, limits) = (&args.clocks, &args.limits);
     let spec = TaskSpec {
         command,
         name: args.name.clone().unwrap_or_default(),
@@ -69,6 +69,15 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         kill_grace_ms: clocks.kill_grace.map(millis),
         on_disconnect: clocks.on_disconnect.unwrap_or_default(),
         on_runner_restart: clocks.on_runner_restart.unwrap_or_default(),
+        limits: Limits {
+            open_files: limits.limit_open_files,
+            core_bytes: limits.limit_core.unwrap_or(0),
+            file_bytes: limits.limit_file,
+            nice: limits.nice,
+        },
+        umask: limits.umask.unwrap_or(UMASK_DEFAULT),
+        user: limits.user.clone(),
+        group: limits.group.clone(),
         env: args.env.clone(),
         dir,
         callback_url: args.callback.clone(),
@@ -255,6 +264,60 @@ mod tests {
     }
 
     #[test]
+    fn limits_become_part_of_the_task() {
+        let line = [
+            "--limit-open-files",
+            "64",
+            "--limit-core",
+            "512K",
+            "--limit-file",
+            "2G",
+            "--nice",
+            "0",
+            "--umask",
+            "027",
+            "--user",
+            "www-data",
+            "--group",
+            "50",
+            "--",
+            "x",
+        ];
+        let spec = task_spec(&args(&line)).expect("valid");
+        assert_eq!(spec.validate(NOW), Ok(()));
+        let limits = Limits {
+            open_files: Some(64),
+            core_bytes: 512 << 10,
+            file_bytes: Some(2 << 30),
+            nice: Some(0),
+        };
+        assert_eq!((spec.limits, spec.umask), (limits, 0o027));
+        assert_eq!(
+            (spec.user.as_deref(), spec.group.as_deref()),
+            (Some("www-data"), Some("50"))
+        );
+        let plain = task_spec(&args(&["--", "x"])).expect("valid");
+        assert_eq!((plain.limits, plain.umask), (Limits::default(), UMASK_DEFAULT));
+        assert_eq!((plain.user, plain.group), (None, None));
+        for line in [
+            ["--limit-open-files", "15"],
+            ["--limit-core", "1X"],
+            ["--limit-file", "-1"],
+            ["--nice", "-5"],
+            ["--nice", "20"],
+            ["--umask", "089"],
+            ["--umask", "1000"],
+            ["--umask", "+22"],
+            ["--user", "a b"],
+            ["--user", "4294967295"],
+            ["--group", "staff"],
+        ] {
+            let line = ["systole", "submit"].iter().chain(&line).chain(&["--", "x"]);
+            assert!(Cli::try_parse_from(line.clone()).is_err(), "{line:?}");
+        }
+    }
+
+    #[test]
     fn a_shell_text_is_one_argument() {
         let spec = task_spec(&args(&["--shell", "a | b; c"])).expect("valid");
         assert_eq!(spec.command, ["/bin/sh", "-c", "a | b; c"]);
@@ -313,6 +376,8 @@ mod tests {
                 ],
                 "--warn-before: 1m is not shorter",
             ),
+            (&["--limit-file", "0", "--", "x"], "--limit-file: 0 is outside 1 to "),
+            (&["--limit-core", "2048T", "--", "x"], "--limit-core: "),
             (&["--", ""], "the program: "),
         ] {
             let message = refused(line);

@@ -6,12 +6,12 @@ use systole_shared::error::Invalid;
 use systole_shared::heartbeat::end::{Report, StoppedBy};
 use systole_shared::heartbeat::{ResetReason, Said};
 use systole_shared::id::Target;
-use systole_shared::limits::{DURATION_MS_MAX, MESSAGE_CHARS_MAX};
+use systole_shared::limits::{DURATION_MS_MAX, MESSAGE_CHARS_MAX, UMASK_DEFAULT};
 use systole_shared::policy::lane::Labels;
 use systole_shared::task::detail::{EndDetail, SignalSent, Usage};
 use systole_shared::task::signal::SIGTERM;
 use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
-use systole_shared::task::{Outcome, OutcomeKind, Retry, TaskSpec, TaskState};
+use systole_shared::task::{Limits, Outcome, OutcomeKind, Retry, TaskSpec, TaskState};
 
 /// Metadata key that carries the catalogue code of a refused call.
 pub const ERROR_CODE_KEY: &str = "systole-error-code";
@@ -112,6 +112,25 @@ fn some_signal(signal: i32) -> Option<i32> {
     (signal != 0).then_some(signal)
 }
 
+fn limits_from_wire(limits: v1::Limits) -> Limits {
+    Limits {
+        open_files: (limits.open_files != 0).then_some(limits.open_files),
+        core_bytes: limits.core_bytes,
+        file_bytes: (limits.file_bytes != 0).then_some(limits.file_bytes),
+        nice: limits.nice,
+    }
+}
+
+/// Not set where nothing is limited.
+fn limits_to_wire(limits: &Limits) -> Option<v1::Limits> {
+    (*limits != Limits::default()).then(|| v1::Limits {
+        open_files: limits.open_files.unwrap_or(0),
+        core_bytes: limits.core_bytes,
+        file_bytes: limits.file_bytes.unwrap_or(0),
+        nice: limits.nice,
+    })
+}
+
 /// Structure only; [`TaskSpec::validate`] checks the values.
 pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
     let target = match (some_text(spec.target_host), spec.target_slot) {
@@ -148,6 +167,10 @@ pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
         kill_grace_ms: spec.kill_grace_ms,
         on_disconnect: on_disconnect_from_wire(spec.on_disconnect)?,
         on_runner_restart: on_runner_restart_from_wire(spec.on_runner_restart)?,
+        limits: spec.limits.map(limits_from_wire).unwrap_or_default(),
+        umask: spec.umask.unwrap_or(UMASK_DEFAULT),
+        user: some_text(spec.user),
+        group: some_text(spec.group),
         env: spec.env.into_iter().map(|var| (var.name, var.value)).collect(),
         dir: some_text(spec.dir),
         callback_url: some_text(spec.callback_url),
@@ -197,6 +220,10 @@ pub fn spec_to_wire(spec: &TaskSpec) -> v1::TaskSpec {
         queue_timeout_ms: spec.queue_timeout_ms.unwrap_or(0),
         start_timeout_ms: spec.start_timeout_ms.unwrap_or(0),
         silence_timeout_ms: spec.silence_timeout_ms.unwrap_or(0),
+        limits: limits_to_wire(&spec.limits),
+        umask: (spec.umask != UMASK_DEFAULT).then_some(spec.umask),
+        user: spec.user.clone().unwrap_or_default(),
+        group: spec.group.clone().unwrap_or_default(),
     }
 }
 
@@ -394,7 +421,20 @@ mod tests {
             on_runner_restart: OnRunnerRestart::Kill,
             ..spec
         };
-        assert_eq!(spec_from_wire(spec_to_wire(&stopping)), Ok(stopping));
+        assert_eq!(spec_from_wire(spec_to_wire(&stopping)), Ok(stopping.clone()));
+        let confined = TaskSpec {
+            limits: Limits {
+                open_files: Some(64),
+                core_bytes: 1,
+                file_bytes: Some(2),
+                nice: Some(0),
+            },
+            umask: 0,
+            user: Some("ann".into()),
+            group: Some("staff".into()),
+            ..stopping
+        };
+        assert_eq!(spec_from_wire(spec_to_wire(&confined)), Ok(confined));
     }
 
     #[test]

@@ -46,6 +46,22 @@ pub const TIMEOUT_MS_MIN: u64 = 1;
 pub const KILL_GRACE_MS_MAX: u64 = 24 * 3_600_000;
 /// From the first signal to SIGKILL, ms, where neither the task nor its runner says otherwise.
 pub const KILL_GRACE_MS_DEFAULT: u64 = 10_000;
+/// Open descriptors that a task may be limited to; with fewer hardly a program starts.
+pub const OPEN_FILES_MIN: u32 = 16;
+/// The most that a kernel can be told to allow.
+pub const OPEN_FILES_MAX: u32 = 1 << 30;
+/// Largest core file that a task may ask for (1 PiB).
+pub const CORE_BYTES_MAX: u64 = 1 << 50;
+/// Largest file that a task may be limited to (1 PiB).
+pub const FILE_BYTES_MAX: u64 = 1 << 50;
+/// The highest nice value of Linux; the lowest of a task is 0.
+pub const NICE_MAX: u32 = 19;
+/// All permission bits of a umask.
+pub const UMASK_MAX: u32 = 0o777;
+/// The umask of a task that names none.
+pub const UMASK_DEFAULT: u32 = 0o022;
+/// Name of a user or group of a host.
+pub const ACCOUNT_CHARS_MAX: usize = 63;
 /// Signals that are kept of the end of a task.
 pub const END_SIGNALS_MAX: usize = 32;
 /// Free text that is kept of the end of a task beside its message.

@@ -719,3 +719,85 @@ fn up_is_one_command() {
     .expect("signal");
     assert_eq!(up.wait().expect("wait").code(), Some(0));
 }
+
+/// What `logs` writes, byte for byte.
+fn logs(system: &System, args: &[&str]) -> (Vec<u8>, Vec<u8>) {
+    let output = system.command(&[&["logs"], args].concat()).output().expect("starts");
+    assert!(output.status.success(), "{args:?}: {output:?}");
+    (output.stdout, output.stderr)
+}
+
+#[test]
+fn logs_are_exact_and_begin_where_they_are_asked_to() {
+    for system in [System::sqlite(), System::postgres()] {
+        let _scheduler = system.scheduler(0);
+        let _runner = system.runner("w", 2, &[]);
+
+        // Through a pipe every byte is as it was written: nothing here is for a terminal.
+        let script = r"printf 'one\n\000\033]0;title\007\033[31m\377\302\233\r\nlast'; printf 'e1\ne\0332\n' >&2";
+        let id = system.submit(&["--", "sh", "-c", script]);
+        system.until(&id, &["FINISHED"]);
+        let last = b"\0\x1b]0;title\x07\x1b[31m\xff\xc2\x9b\r\nlast".to_vec();
+        let stdout = [b"one\n".as_slice(), &last].concat();
+        let stderr = b"e1\ne\x1b2\n".to_vec();
+        assert_eq!(logs(&system, &[&id]), (stdout.clone(), stderr.clone()));
+        assert_eq!(logs(&system, &["--raw", &id]), (stdout.clone(), stderr.clone()));
+        assert_eq!(logs(&system, &["--stderr", &id]), (stderr.clone(), vec![]));
+        assert_eq!(logs(&system, &["--tail", "2", &id]), (last, stderr.clone()));
+        assert_eq!(
+            logs(&system, &["-n", "1", &id]),
+            (b"last".to_vec(), b"e\x1b2\n".to_vec()),
+            "of each stream"
+        );
+        assert_eq!(
+            logs(&system, &["--stderr", "--tail", "1", &id]),
+            (b"e\x1b2\n".to_vec(), vec![])
+        );
+        assert_eq!(logs(&system, &["--tail", "0", &id]), (vec![], vec![]));
+        assert_eq!(logs(&system, &["--tail", "9", "-f", &id]), (stdout, stderr));
+        let refused = system.say(&["logs", "--tail", "-1", &id]);
+        assert!(
+            refused.code == Some(2) && refused.stderr.contains("--tail") && refused.stderr.contains("0 or more"),
+            "{refused:?}"
+        );
+
+        // More than one look backwards, and more than is stored.
+        let id = system.submit(&["--", "seq", "200000"]);
+        system.until(&id, &["FINISHED"]);
+        for count in [1, 9_000, 150_000, 200_000, 1_000_000] {
+            let expected: String = (200_001_u32.saturating_sub(count).max(1)..=200_000)
+                .map(|n| format!("{n}\n"))
+                .collect();
+            let (stdout, _) = logs(&system, &["--tail", &count.to_string(), &id]);
+            assert!(
+                stdout == expected.as_bytes(),
+                "the last {count}: {} bytes",
+                stdout.len()
+            );
+        }
+
+        // With -f it goes on from there.
+        let script = format!(
+            "printf 'a\\nb\\nc'; until [ -e {} ]; do sleep 0.05; done; printf 'd\\ne\\n'",
+            system.path("gate").display()
+        );
+        let id = system.submit(&["--", "sh", "-c", &script]);
+        until("the first lines are stored", || logs(&system, &[&id]).0 == b"a\nb\nc");
+        let mut follow = system
+            .command(&["logs", "-f", "--tail", "2", &id])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut stdout = follow.stdout.take().expect("piped");
+        let mut first = [0; 3];
+        stdout.read_exact(&mut first).expect("the last lines come");
+        assert_eq!(&first, b"b\nc");
+        std::fs::write(system.path("gate"), "").expect("gate");
+        let mut rest = String::new();
+        stdout.read_to_string(&mut rest).expect("the rest comes");
+        assert_eq!(
+            (rest.as_str(), follow.wait().expect("wait").code()),
+            ("d\ne\n", Some(0))
+        );
+    }
+}

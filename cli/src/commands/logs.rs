@@ -4,7 +4,7 @@ use crate::args::{Global, LogsArgs};
 use crate::client::Client;
 use crate::exit_code;
 use crate::failure::Failure;
-use crate::follow::{self, OutputEvent, Wanted};
+use crate::follow::{self, OutputEvent, Tail, Wanted};
 use crate::output::notes::Notes;
 use crate::output::sink::{Place, Sink};
 use crate::output::{self, Output, text};
@@ -21,7 +21,7 @@ pub async fn run(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
     }
     let client = Arc::new(Client::new(global)?);
     // A mistyped id is told at once, and so is a scheduler that is not there.
-    client.get(args.task).await?;
+    let task = client.get(args.task).await?;
     let notes = Arc::new(Notes::new(output.quiet));
     let (only, stderr_to) = if args.stderr {
         (Some(OutputStream::Stderr), Place::Stdout)
@@ -34,7 +34,12 @@ pub async fn run(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
         only,
         follow: args.follow,
     };
-    let mut follower = follow::output(client, wanted, sink);
+    let tail = args.tail.map(|lines| Tail {
+        lines,
+        stdout_bytes: task.stdout_bytes,
+        stderr_bytes: task.stderr_bytes,
+    });
+    let mut follower = follow::output_from(client, wanted, tail, sink);
     while let Some(event) = follower.events.recv().await {
         match event {
             OutputEvent::End => return Ok(exit_code::OK),

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::output::{self, Output, color, end, json, text};
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
+use systole_shared::task::limits::exact_bytes;
 use systole_shared::task::signal::{SIGTERM, signal_name};
 use systole_shared::time::{exact_duration, format_duration};
 
@@ -114,6 +115,7 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
         sheet.add("delay", exact_duration(spec.delay_ms));
     }
     clocks(sheet, spec);
+    confined(sheet, spec);
     sheet.add("dir", if spec.dir.is_empty() { "a fresh one" } else { &spec.dir });
     for var in &spec.env {
         sheet.add("env", format!("{}={}", var.name, var.value));
@@ -165,6 +167,29 @@ fn clocks(sheet: &mut Sheet, spec: &v1::TaskSpec) {
             sheet.add(name, policy);
         }
     }
+}
+
+/// As whom, and within which limits, where that is not as usual.
+fn confined(sheet: &mut Sheet, spec: &v1::TaskSpec) {
+    match (spec.user.as_str(), spec.group.as_str()) {
+        (user, "") => sheet.add("user", user),
+        (user, group) => sheet.add("user", format!("{user}, group {group}")),
+    }
+    if let Some(umask) = spec.umask {
+        sheet.add("umask", format!("{umask:03o}"));
+    }
+    let Some(limits) = &spec.limits else { return };
+    let mut said = Vec::new();
+    if limits.open_files != 0 {
+        said.push(format!("{} open files", limits.open_files));
+    }
+    for (bytes, what) in [(limits.core_bytes, "core files"), (limits.file_bytes, "files")] {
+        if bytes != 0 {
+            said.push(format!("{what} of {}", exact_bytes(bytes)));
+        }
+    }
+    said.extend(limits.nice.map(|nice| format!("nice {nice}")));
+    sheet.add("limits", said.join(", "));
 }
 
 fn history(sheet: &mut Sheet, task: &v1::Task, now: u64) {
@@ -286,6 +311,34 @@ mod tests {
     }
 
     #[test]
+    fn limits_and_the_user_are_shown_where_they_are_set() {
+        let task = v1::Task {
+            id: 12,
+            spec: Some(v1::TaskSpec {
+                limits: Some(v1::Limits {
+                    open_files: 64,
+                    core_bytes: 10 << 20,
+                    file_bytes: 512 << 10,
+                    nice: Some(0),
+                }),
+                umask: Some(0o7),
+                user: "ann".into(),
+                group: "staff".into(),
+                ..v1::TaskSpec::default()
+            }),
+            ..v1::Task::default()
+        };
+        let text = describe(&task, 0, false);
+        for line in [
+            "  user       ann, group staff\n",
+            "  umask      007\n",
+            "  limits     64 open files, core files of 10M, files of 512K, nice 0\n",
+        ] {
+            assert!(text.contains(line), "{line}{text}");
+        }
+    }
+
+    #[test]
     fn a_task_is_shown_without_what_is_not_set() {
         let task = v1::Task {
             id: 12,
@@ -313,7 +366,7 @@ mod tests {
         assert!(text.contains(" by ann, \"a^[test\"\n"), "{text}");
         for absent in [
             "started", "ended", "runner ", "attempt", "env", "callback", "output", "in queue", "to start", "silent",
-            "warning", "cut off", "restart", "tree", "cpu",
+            "warning", "cut off", "restart", "tree", "cpu", "limits", "umask", "user",
         ] {
             assert!(!text.contains(&format!("\n  {absent}")), "{absent}: {text}");
         }

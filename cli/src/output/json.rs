@@ -6,6 +6,7 @@ use super::facts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use systole_proto::v1;
+use systole_shared::limits::UMASK_DEFAULT;
 use systole_shared::task::signal::SIGTERM;
 use systole_shared::time::format_utc;
 
@@ -102,12 +103,27 @@ pub struct Spec {
     pub kill_grace_ms: Option<u64>,
     pub on_disconnect: String,
     pub on_runner_restart: String,
+    pub limits: Limits,
+    /// Octal digits.
+    pub umask: String,
+    /// Null: the runner's own.
+    pub user: Option<String>,
+    pub group: Option<String>,
     /// In their order, which is the order of the child's environment.
     pub env: Vec<EnvVar>,
     pub dir: Option<String>,
     pub callback_url: Option<String>,
     pub retry: Retry,
     pub job: Option<String>,
+}
+
+/// Null: as the runner has it.
+#[derive(Debug, Serialize)]
+pub struct Limits {
+    pub open_files: Option<u32>,
+    pub core_bytes: u64,
+    pub file_bytes: Option<u64>,
+    pub nice: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -281,6 +297,7 @@ impl From<&v1::Task> for Task {
 impl From<&v1::TaskSpec> for Spec {
     fn from(spec: &v1::TaskSpec) -> Self {
         let retry = spec.retry.unwrap_or_default();
+        let limits = spec.limits.unwrap_or_default();
         Self {
             command: spec.command.clone(),
             name: spec.name.clone(),
@@ -306,6 +323,15 @@ impl From<&v1::TaskSpec> for Spec {
             kill_grace_ms: spec.kill_grace_ms,
             on_disconnect: super::text::on_disconnect(spec),
             on_runner_restart: super::text::on_runner_restart(spec),
+            limits: Limits {
+                open_files: (limits.open_files != 0).then_some(limits.open_files),
+                core_bytes: limits.core_bytes,
+                file_bytes: (limits.file_bytes != 0).then_some(limits.file_bytes),
+                nice: limits.nice,
+            },
+            umask: format!("{:03o}", spec.umask.unwrap_or(UMASK_DEFAULT)),
+            user: text(&spec.user),
+            group: text(&spec.group),
             env: spec
                 .env
                 .iter()
@@ -475,6 +501,11 @@ mod tests {
             spec: Some(v1::TaskSpec {
                 command: vec!["echo".into()],
                 timeout_ms: 5_000,
+                limits: Some(v1::Limits {
+                    nice: Some(0),
+                    ..v1::Limits::default()
+                }),
+                user: "ann".into(),
                 require: vec![v1::Label {
                     key: "gpu".into(),
                     value: "1".into(),
@@ -504,6 +535,12 @@ mod tests {
         assert_eq!(task["spec"]["kill_signal"], json!(15));
         assert_eq!(task["spec"]["on_disconnect"], json!("continue"));
         assert_eq!(task["spec"]["on_runner_restart"], json!("adopt"));
+        let limits = json!({"open_files": null, "core_bytes": 0, "file_bytes": null, "nice": 0});
+        assert_eq!(task["spec"]["limits"], limits);
+        assert_eq!(
+            (&task["spec"]["umask"], &task["spec"]["user"]),
+            (&json!("022"), &json!("ann"))
+        );
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub mod color;
 pub mod end;
 pub mod facts;
 pub mod json;
+pub mod neutral;
 pub mod notes;
 pub mod sink;
 pub mod table;

@@ -4,24 +4,34 @@
 //! Why not `std::process::Command`: a hook between fork and exec (needed for the death signal) makes it
 //! copy the page tables of the whole runner and fault every thread's pages back in afterwards, which more than
 //! doubles the cost of a short task. Here the child borrows the runner's memory until
-//! its exec, as `posix_spawn` does, while the calling thread stands still.
+//! its exec, as `posix_spawn` does, while the calling thread stands still. A child of another user gets a copy
+//! after all, and the thread waits with a bound: it has that user's rights before its exec.
 #![expect(
     unsafe_code,
     reason = "there is no safe way to run system calls between fork and exec"
 )]
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, pipe2, read};
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::{null, null_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use systole_shared::limits::UMASK_DEFAULT;
 
 /// The child's stack until its exec; what it calls needs a few hundred bytes.
 const STACK_BYTES: usize = 64 * 1024;
+/// How long a child with memory of its own may take to its exec, ms: what the user's other processes do to it must not
+/// hold up this thread, and a slow disk may.
+const EXEC_MS_MAX: u16 = if cfg!(test) { 500 } else { 10_000 };
 /// Signals of Linux, and the bytes of a set of them in the kernel.
 const SIGNALS: libc::c_long = 64;
 const SIGSET_BYTES: usize = 8;
@@ -34,6 +44,23 @@ pub fn remember_file_limit(soft: u64, hard: u64) {
     let _ = FILE_LIMIT.set((soft, hard));
 }
 
+/// What was remembered.
+pub fn file_limit() -> Option<(u64, u64)> {
+    FILE_LIMIT.get().copied()
+}
+
+/// The nice value of this thread, which its children inherit.
+pub fn own_nice() -> i32 {
+    // SAFETY: a system call on numbers. The C library's wrapper has -1 for an error and for a value; the kernel
+    // gives 20 less the value.
+    let told = unsafe { libc::syscall(libc::SYS_getpriority, libc::PRIO_PROCESS, 0) };
+    if told > 0 {
+        20 - i32::try_from(told).unwrap_or(20)
+    } else {
+        0
+    }
+}
+
 /// What to execute, ready for the kernel.
 #[derive(Debug)]
 pub struct Image {
@@ -41,6 +68,76 @@ pub struct Image {
     arguments: Vec<CString>,
     environment: Vec<CString>,
     dir: CString,
+    bounds: Bounds,
+}
+
+/// What the child may do and use. Limits are soft and hard; without one the child has that of this process.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    pub open_files: Option<(u64, u64)>,
+    pub core: Option<(u64, u64)>,
+    pub file: Option<(u64, u64)>,
+    pub nice: Option<i32>,
+    pub umask: u32,
+    pub identity: Option<Identity>,
+    /// The directory is entered with the rights of this process and not with those of `identity`: for one whose
+    /// path that user cannot walk.
+    pub enters_first: bool,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            open_files: file_limit(),
+            core: None,
+            file: None,
+            nice: None,
+            umask: UMASK_DEFAULT,
+            identity: None,
+            enters_first: true,
+        }
+    }
+}
+
+/// The user and groups of a child, in the kernel's numbers.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub uid: u32,
+    pub gid: u32,
+    /// All groups, the main one among them.
+    pub groups: Vec<u32>,
+}
+
+/// What the child was at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// It was not there yet, or what it did cannot fail for reasons of its task.
+    Birth,
+    Limits,
+    Identity,
+    Dir,
+    Exec,
+}
+
+impl Step {
+    const ALL: [Step; 5] = [Step::Birth, Step::Limits, Step::Identity, Step::Dir, Step::Exec];
+}
+
+/// A child that did not come to its program: the system call's error, and where.
+#[derive(Debug)]
+pub struct Refused {
+    pub step: Step,
+    pub error: io::Error,
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        Self {
+            step: Step::Birth,
+            error,
+        }
+    }
 }
 
 /// Standard input, output and error of the child.
@@ -88,15 +185,22 @@ impl Image {
             arguments: arguments.map(CString::new).collect::<Result<_, _>>()?,
             environment: environment.map(variable).collect::<Result<_, _>>()?,
             dir: CString::new(dir.as_bytes())?,
+            bounds: Bounds::default(),
         })
+    }
+
+    pub fn bounded(self, bounds: Bounds) -> Self {
+        Self { bounds, ..self }
     }
 
     /// Starts the child: a session of its own, default signals, no descriptors but the three files, killed
     /// with the calling *thread*. An error is the system call's that failed in the child.
-    pub fn fork(&self, files: Files<'_>, birthplace: Option<Birthplace<'_>>) -> io::Result<Forked> {
+    pub fn fork(&self, files: Files<'_>, birthplace: Option<Birthplace<'_>>) -> Result<Forked, Refused> {
         match self.fork_once(files, birthplace) {
             // As every shell does with a script that names no interpreter.
-            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => self.by_shell().fork_once(files, birthplace),
+            Err(refused) if refused.error.raw_os_error() == Some(libc::ENOEXEC) => {
+                self.by_shell().fork_once(files, birthplace)
+            }
             forked => forked,
         }
     }
@@ -109,10 +213,11 @@ impl Image {
             program: shell,
             environment: self.environment.clone(),
             dir: self.dir.clone(),
+            bounds: self.bounds.clone(),
         }
     }
 
-    fn fork_once(&self, files: Files<'_>, birthplace: Option<Birthplace<'_>>) -> io::Result<Forked> {
+    fn fork_once(&self, files: Files<'_>, birthplace: Option<Birthplace<'_>>) -> Result<Forked, Refused> {
         let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
             texts.iter().map(|text| text.as_ptr()).chain([null()]).collect()
         };
@@ -128,13 +233,43 @@ impl Image {
                 files.stderr.as_raw_fd(),
             ],
             move_to: -1,
-            file_limit: FILE_LIMIT.get().map(|&(soft, hard)| libc::rlimit {
-                rlim_cur: soft,
-                rlim_max: hard,
+            limits: [
+                (libc::RLIMIT_NOFILE, self.bounds.open_files),
+                (libc::RLIMIT_CORE, self.bounds.core),
+                (libc::RLIMIT_FSIZE, self.bounds.file),
+            ]
+            .map(|(resource, limit)| {
+                limit.map(|(soft, hard)| {
+                    let limit = libc::rlimit {
+                        rlim_cur: soft,
+                        rlim_max: hard,
+                    };
+                    (resource, limit)
+                })
             }),
+            nice: self.bounds.nice,
+            umask: self.bounds.umask,
+            identity: self.bounds.identity.as_ref().map(|identity| Ids {
+                uid: identity.uid,
+                gid: identity.gid,
+                groups: identity.groups.as_ptr(),
+                groups_len: identity.groups.len(),
+            }),
+            enters_first: self.bounds.enters_first || self.bounds.identity.is_none(),
+            report_to: -1,
             runner: std::process::id(),
+            step: AtomicU8::new(Step::Birth as u8),
             errno: AtomicI32::new(0),
         };
+        // One that gives up root does not share this process's memory, and nobody stands still for it: from then on
+        // other processes of its user may stop it.
+        let report = match plan.identity {
+            None => None,
+            Some(_) => Some(pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?),
+        };
+        if let Some((_, to)) = &report {
+            plan.report_to = to.as_raw_fd();
+        }
         let dir = birthplace.and_then(|place| place.dir);
         let born = dir.and_then(|dir| clone_into(&plan, dir.as_raw_fd()));
         let (pid, handle) = match born {
@@ -146,12 +281,49 @@ impl Image {
         };
         // SAFETY: the kernel has just made this descriptor for us; older kernels leave the -1.
         let handle = (handle >= 0).then(|| unsafe { OwnedFd::from_raw_fd(handle) });
+        if let Some((from, to)) = report {
+            drop(to);
+            if let Some((step, errno)) = await_exec(&from) {
+                // It ends by itself, or not at all. Nobody waited for it, so the number is its own.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                plan.step.store(step, Ordering::Release);
+                plan.errno.store(errno, Ordering::Release);
+            }
+        }
         match plan.errno.load(Ordering::Acquire) {
             0 => Ok(Forked { pid, handle }),
             errno => {
-                // It ended before this thread went on, so this does not wait.
+                // It ended before this thread went on, or was killed, so this does not wait for long.
                 let _ = waitpid(Pid::from_raw(pid), None);
-                Err(io::Error::from_raw_os_error(errno))
+                let step = usize::from(plan.step.load(Ordering::Acquire));
+                Err(Refused {
+                    step: Step::ALL.get(step).copied().unwrap_or(Step::Birth),
+                    error: io::Error::from_raw_os_error(errno),
+                })
+            }
+        }
+    }
+}
+
+/// Waits for the exec of a child with memory of its own, or its end. Some: where it failed, a [`Step`], and with which
+/// error; `ETIMEDOUT` if it came to neither.
+fn await_exec(from: &OwnedFd) -> Option<(u8, i32)> {
+    let deadline = Instant::now() + Duration::from_millis(EXEC_MS_MAX.into());
+    let mut told = [0_u8; 5];
+    loop {
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .as_micros()
+            .div_ceil(1_000);
+        let left = PollTimeout::try_from(left.min(u128::from(EXEC_MS_MAX))).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], left) {
+            Err(Errno::EINTR) => {}
+            Ok(0) | Err(_) => return Some((Step::Exec as u8, libc::ETIMEDOUT)),
+            Ok(_) => {
+                // So few bytes are written and read at once. None: the exec closed the other end.
+                let whole = read(from, &mut told) == Ok(told.len());
+                let [step, errno @ ..] = told;
+                return whole.then(|| (step, i32::from_ne_bytes(errno)));
             }
         }
     }
@@ -174,10 +346,10 @@ fn without_signals<T>(body: impl FnOnce() -> T) -> T {
 fn clone_beside(plan: &Plan) -> io::Result<(i32, libc::c_int)> {
     let mut stack = vec![0_u128; STACK_BYTES / size_of::<u128>()];
     let mut handle: libc::c_int = -1;
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
+    let flags = plan.sharing() | libc::CLONE_PIDFD | libc::SIGCHLD;
     // SAFETY: `enter` gets a `Plan` that, with all it points to, outlives it: because of CLONE_VFORK this
-    // thread stands still until the child has executed or ended. The stack is the child's alone, is aligned, and
-    // grows down from its end. The child has a table of handlers of its own.
+    // thread stands still until the child has executed or ended; without it the child has a copy of all memory. The
+    // stack is the child's alone, is aligned, and grows down from its end. The child has a table of handlers of its own.
     without_signals(|| unsafe {
         let top = stack.as_mut_ptr().add(stack.len()).cast();
         let pid = libc::clone(
@@ -216,7 +388,7 @@ fn clone_into(plan: &Plan, cgroup: libc::c_int) -> Option<io::Result<(i32, libc:
     }
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut handle: libc::c_int = -1;
-    let shared = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD).cast_unsigned();
+    let shared = (plan.sharing() | libc::CLONE_PIDFD).cast_unsigned();
     let args = CloneArgs {
         flags: u64::from(shared) | CLONE_INTO_CGROUP,
         pidfd: (&raw mut handle).addr() as u64,
@@ -226,7 +398,7 @@ fn clone_into(plan: &Plan, cgroup: libc::c_int) -> Option<io::Result<(i32, libc:
     };
     // SAFETY: as in `clone_beside`, but the child borrows this thread's stack as well, below everything that is on it:
     // in the child the block goes straight into `enter`, which never returns, and this thread stands still until the
-    // child has left that memory. The parent finds its registers as the kernel kept them.
+    // child has left that memory, or the child has a copy of it. The parent finds its registers as the kernel kept them.
     let result = without_signals(|| unsafe {
         let result: isize;
         #[cfg(target_arch = "x86_64")]
@@ -276,6 +448,19 @@ fn clone_into(_plan: &Plan, _cgroup: libc::c_int) -> Option<io::Result<(i32, lib
     None
 }
 
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+/// As [`Identity`].
+struct Ids {
+    uid: u32,
+    gid: u32,
+    groups: *const u32,
+    groups_len: usize,
+}
+
 /// What the child does until its exec, in numbers and pointers.
 struct Plan {
     program: *const libc::c_char,
@@ -285,24 +470,54 @@ struct Plan {
     files: [libc::c_int; 3],
     /// `cgroup.procs` to move to, or -1.
     move_to: libc::c_int,
-    file_limit: Option<libc::rlimit>,
+    limits: [Option<(Resource, libc::rlimit)>; 3],
+    nice: Option<libc::c_int>,
+    umask: libc::mode_t,
+    identity: Option<Ids>,
+    /// Whether the directory is entered before the identity is taken on.
+    enters_first: bool,
+    /// Where a child with memory of its own reports why it failed, or -1.
+    report_to: libc::c_int,
     runner: u32,
+    /// A [`Step`], written by the child as it goes.
+    step: AtomicU8,
     /// Set by the child when it fails.
     errno: AtomicI32,
 }
 
-/// Runs in the child, on memory that is still the runner's: system calls only, no allocation, no panic.
+impl Plan {
+    /// Flags of clone.
+    fn sharing(&self) -> libc::c_int {
+        match self.identity {
+            None => libc::CLONE_VM | libc::CLONE_VFORK,
+            Some(_) => 0,
+        }
+    }
+
+    fn at(&self, step: Step) {
+        self.step.store(step as u8, Ordering::Release);
+    }
+}
+
+/// Runs in the child, on memory that is still the runner's or a copy of it: system calls only, no allocation, no panic.
 extern "C" fn enter(plan: *mut libc::c_void) -> libc::c_int {
     // SAFETY: see the call of clone: a `Plan` that outlives this function, shared and never written but
-    // for the atomic.
+    // for the atomics.
     let plan = unsafe { &*plan.cast::<Plan>() };
     // SAFETY: every pointer in the plan is valid and terminated as the calls want it. Each call is a plain
     // system call; `errno` belongs to the thread that stands still meanwhile.
     unsafe {
         if prepare(plan) {
+            plan.at(Step::Exec);
             libc::execve(plan.program, plan.argv, plan.envp);
         }
-        plan.errno.store(*libc::__errno_location(), Ordering::Release);
+        let errno = *libc::__errno_location();
+        plan.errno.store(errno, Ordering::Release);
+        if plan.report_to >= 0 {
+            let [a, b, c, d] = errno.to_ne_bytes();
+            let told = [plan.step.load(Ordering::Relaxed), a, b, c, d];
+            libc::write(plan.report_to, told.as_ptr().cast(), told.len());
+        }
         libc::_exit(127)
     }
 }
@@ -321,10 +536,19 @@ unsafe fn prepare(plan: &Plan) -> bool {
         if plan.move_to >= 0 && libc::write(plan.move_to, c"0".as_ptr().cast(), 1) != 1 {
             return false;
         }
-        if let Some(limit) = &plan.file_limit {
-            libc::setrlimit(libc::RLIMIT_NOFILE, limit);
+        plan.at(Step::Limits);
+        for (resource, limit) in plan.limits.iter().flatten() {
+            if libc::setrlimit(*resource, limit) < 0 {
+                return false;
+            }
         }
-        libc::umask(0o022);
+        if let Some(nice) = plan.nice
+            && libc::setpriority(libc::PRIO_PROCESS, 0, nice) < 0
+        {
+            return false;
+        }
+        plan.at(Step::Birth);
+        libc::umask(plan.umask);
         // Rust ignores SIGPIPE, and whoever started the runner may have had others ignored: an ignored
         // signal stays ignored over exec. Past the C library, which keeps two for itself; all zeros is the
         // default action in every layout of the kernel's structure. KILL and STOP refuse; fine.
@@ -338,7 +562,7 @@ unsafe fn prepare(plan: &Plan) -> bool {
                 SIGSET_BYTES,
             );
         }
-        if libc::chdir(plan.dir) < 0 {
+        if plan.enters_first && !enter_dir(plan) {
             return false;
         }
         let [stdin, stdout, stderr] = plan.files;
@@ -348,6 +572,23 @@ unsafe fn prepare(plan: &Plan) -> bool {
         // Everything of Rust's is close-on-exec already; this is for descriptors that a library or whoever
         // started the runner left open. Kernels before 5.11 do not know it.
         libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        // A child that its user may stop must not hold the report of another one open.
+        if let Ok(own @ 3..) = u32::try_from(plan.report_to) {
+            libc::syscall(libc::SYS_close_range, 3_u32, own - 1, 0_u32);
+            libc::syscall(libc::SYS_close_range, own + 1, u32::MAX, 0_u32);
+        }
+        if let Some(ids) = &plan.identity {
+            plan.at(Step::Identity);
+            if !become_user(ids) {
+                return false;
+            }
+            plan.at(Step::Birth);
+        }
+        // With the rights of the user: what only this process may enter is not for its task.
+        if !plan.enters_first && !enter_dir(plan) {
+            return false;
+        }
+        // After the change of user, by which the kernel forgets it.
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) < 0 {
             return false;
         }
@@ -360,6 +601,50 @@ unsafe fn prepare(plan: &Plan) -> bool {
         libc::sigemptyset(&raw mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const none, null_mut()) == 0
     }
+}
+
+/// As [`prepare`].
+///
+/// # Safety
+/// As [`prepare`].
+unsafe fn enter_dir(plan: &Plan) -> bool {
+    plan.at(Step::Dir);
+    // SAFETY: a system call on a text of the plan.
+    if unsafe { libc::chdir(plan.dir) } < 0 {
+        return false;
+    }
+    plan.at(Step::Birth);
+    true
+}
+
+/// Gives up root for good, and looks whether it is so. The numbers of the kernel and not the C library's functions: those
+/// change all threads that they know of, and in this child they know those of the runner.
+///
+/// From here until its exec the child is a process of the user with a copy of the runner's memory. The kernel makes that copy
+/// undumpable together with the change, so other processes of the user cannot read it.
+///
+/// # Safety
+/// Only in the child, with ids whose pointer is valid.
+unsafe fn become_user(ids: &Ids) -> bool {
+    // SAFETY: system calls on numbers, on the plan's list of groups, and on stack memory that outlives them.
+    unsafe {
+        if libc::syscall(libc::SYS_setgroups, ids.groups_len, ids.groups) < 0
+            || libc::syscall(libc::SYS_setresgid, ids.gid, ids.gid, ids.gid) < 0
+            || libc::syscall(libc::SYS_setresuid, ids.uid, ids.uid, ids.uid) < 0
+        {
+            return false;
+        }
+        let (mut uids, mut gids) = ([u32::MAX; 3], [u32::MAX; 3]);
+        let [real, effective, saved] = &mut uids;
+        let asked = libc::getresuid(real, effective, saved);
+        let [real, effective, saved] = &mut gids;
+        let asked = asked | libc::getresgid(real, effective, saved);
+        if asked != 0 || uids != [ids.uid; 3] || gids != [ids.gid; 3] {
+            *libc::__errno_location() = libc::EPERM;
+            return false;
+        }
+    }
+    true
 }
 
 /// How a process ended; a code and a signal are never mixed up.
@@ -413,9 +698,8 @@ pub fn reap(pid: i32) -> io::Result<Option<(End, Usage)>> {
 mod tests {
     use super::*;
     use std::io::Read as _;
-    use std::os::fd::AsFd as _;
 
-    fn fork(arguments: &[&str], output: &std::fs::File) -> io::Result<Forked> {
+    fn fork(arguments: &[&str], output: &std::fs::File) -> Result<Forked, Refused> {
         let null = std::fs::File::open("/dev/null").unwrap();
         let files = Files {
             stdin: null.as_fd(),
@@ -472,12 +756,99 @@ mod tests {
         assert_eq!(wait(&forked.join().unwrap()), End::Signal(9));
     }
 
+    /// The kernel forgets the signal of the parent's death when the user changes.
+    #[test]
+    fn a_child_of_another_user_dies_with_the_thread_too() {
+        if own_user() != 0 {
+            println!("only root can start a child of another user");
+            return;
+        }
+        let other = || {
+            let child = fork_as(3_999_999_999, &["/bin/sleep", "300"]).unwrap();
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.pid)).unwrap();
+            let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+            assert_eq!(line("Uid:"), "3999999999\t3999999999\t3999999999\t3999999999");
+            assert_eq!(line("Gid:"), "3999999998\t3999999998\t3999999998\t3999999998");
+            assert_eq!(line("Groups:"), "3999999997 3999999998");
+            assert_eq!(own_user(), 0, "and nothing of it is left in this process");
+            child
+        };
+        let child = std::thread::spawn(other).join().unwrap();
+        assert_eq!(wait(&child), End::Signal(9));
+    }
+
+    fn fork_as(uid: u32, arguments: &[&str]) -> Result<Forked, Refused> {
+        let identity = Identity {
+            uid,
+            gid: 3_999_999_998,
+            groups: vec![3_999_999_998, 3_999_999_997],
+        };
+        let bounds = Bounds {
+            identity: Some(identity),
+            ..Bounds::default()
+        };
+        let null = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/null")
+            .unwrap();
+        let files = Files {
+            stdin: null.as_fd(),
+            stdout: null.as_fd(),
+            stderr: null.as_fd(),
+        };
+        let program = OsStr::new(arguments[0]);
+        Image::new(program, arguments.iter().copied(), [].into_iter(), OsStr::new("/"))?
+            .bounded(bounds)
+            .fork(files, None)
+    }
+
+    /// As when another process of its user stops it: then nobody closes the other end.
+    #[test]
+    fn a_child_that_does_not_come_to_its_exec_is_not_waited_for_forever() {
+        let (from, to) = pipe2(OFlag::O_CLOEXEC).unwrap();
+        let since = Instant::now();
+        assert_eq!(await_exec(&from), Some((Step::Exec as u8, libc::ETIMEDOUT)));
+        assert!(since.elapsed() >= Duration::from_millis(EXEC_MS_MAX.into()));
+        let [a, b, c, d] = libc::EPERM.to_ne_bytes();
+        nix::unistd::write(&to, &[Step::Identity as u8, a, b, c, d]).unwrap();
+        assert_eq!(await_exec(&from), Some((Step::Identity as u8, libc::EPERM)));
+        drop(to);
+        // Children that other tests fork meanwhile hold the other end until their exec.
+        assert_eq!(await_exec(&from), None);
+    }
+
+    #[test]
+    fn a_child_of_another_user_whose_start_fails_says_where() {
+        if own_user() != 0 {
+            println!("only root can start a child of another user");
+            return;
+        }
+        let refused = fork_as(3_999_999_995, &["/no/such"]).unwrap_err();
+        assert_eq!(
+            (refused.step, refused.error.raw_os_error()),
+            (Step::Exec, Some(libc::ENOENT))
+        );
+        let refused = fork_as(u32::MAX, &["/bin/true"]).unwrap_err();
+        assert_eq!(
+            (refused.step, refused.error.raw_os_error()),
+            (Step::Identity, Some(libc::EPERM))
+        );
+    }
+
+    fn own_user() -> u32 {
+        nix::unistd::geteuid().as_raw()
+    }
+
     #[test]
     fn the_error_of_a_failed_exec_is_the_kernels() {
         let output = tempfile::tempfile().unwrap();
-        let errno = |arguments| fork(arguments, &output).unwrap_err().raw_os_error();
-        assert_eq!(errno(&["/no/such"]), Some(libc::ENOENT));
-        assert_eq!(errno(&["/etc"]), Some(libc::EACCES));
+        let refused = |arguments| {
+            let refused = fork(arguments, &output).unwrap_err();
+            (refused.step, refused.error.raw_os_error())
+        };
+        assert_eq!(refused(&["/no/such"]), (Step::Exec, Some(libc::ENOENT)));
+        assert_eq!(refused(&["/etc"]), (Step::Exec, Some(libc::EACCES)));
     }
 
     #[test]

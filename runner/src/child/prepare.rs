@@ -4,6 +4,7 @@
 //! A message that begins with `program not found:` is shown by the command line as exit code 127, any
 //! other failure to start as 126.
 
+use super::fork::{Refused, Step};
 use crate::host::Account;
 use crate::journal::Begin;
 use nix::unistd::{AccessFlags, access};
@@ -114,8 +115,26 @@ fn check_program(file: &Path, dir: &Path, host: &str) -> Result<(), String> {
 }
 
 /// Words for a fork or exec that failed although everything looked right.
-pub fn explain(error: &io::Error, program: &Path, dir: &Path, host: &str) -> String {
-    let shown = program.display();
+pub fn explain(refused: &Refused, program: &Path, dir: &Path, host: &str, user: Option<&str>) -> String {
+    let (shown, error) = (program.display(), &refused.error);
+    let by = user.map(|user| format!(" by user {user}")).unwrap_or_default();
+    match refused.step {
+        Step::Limits => {
+            return format!("program {shown} was not started: its limits could not be set on {host}: {error}");
+        }
+        Step::Identity => {
+            return format!(
+                "program {shown} was not started{by}: the runner on {host} may not change the user ({error}); it needs the capabilities CAP_SETUID and CAP_SETGID"
+            );
+        }
+        Step::Dir => {
+            let dir = dir.display();
+            return format!(
+                "working directory {dir} on {host} may not be entered{by} ({error}); use --dir with another one"
+            );
+        }
+        Step::Birth | Step::Exec => {}
+    }
     match error.raw_os_error() {
         Some(libc::E2BIG) => {
             format!("program {shown} was not started: its arguments and environment are too long for {host}")
@@ -126,11 +145,14 @@ pub fn explain(error: &io::Error, program: &Path, dir: &Path, host: &str) -> Str
         },
         Some(libc::EACCES) => match interpreter(&dir.join(program)) {
             Some(name) => format!("program {shown} on {host} needs the interpreter {name}, which may not be executed"),
-            None => format!("program {shown} on {host} may not be executed (no permission, or mounted noexec)"),
+            None => format!("program {shown} on {host} may not be executed{by} (no permission, or mounted noexec)"),
         },
         Some(libc::ENOEXEC) => format!("program {shown} on {host} is in no format that the host can execute"),
         Some(libc::ELOOP) => format!("program {shown} on {host} has interpreters nested too deeply"),
         Some(libc::ETXTBSY) => format!("program {shown} on {host} is being written by another process"),
+        Some(libc::ETIMEDOUT) => {
+            format!("program {shown} was not started{by}: {host} took too long to load it; try again")
+        }
         Some(libc::EAGAIN | libc::ENOMEM) => {
             format!("program {shown} was not started: {host} has no room for another process ({error})")
         }

@@ -2,7 +2,8 @@
 //! nothing about the task's end; it says what it met.
 
 use super::fork::{Files, Image};
-use super::prepare;
+use super::run_as::{self, RunAs};
+use super::{confine, prepare};
 use crate::boottime;
 use crate::host::Account;
 use crate::journal::{Journal, ProcessRecord, TaskFiles, WORK};
@@ -16,7 +17,7 @@ use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, fchown, lchown};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_shared::heartbeat::react::still_valid;
@@ -69,10 +70,19 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
         Ok(work) => work,
         Err(error) => return no_room(place, start, &error),
     };
-    let (image, program) = match image(place, start, &work) {
+    let run_as = match run_as(start) {
+        Ok(run_as) => run_as,
+        Err(message) => return Launched::Failed(message, files),
+    };
+    let (image, program) = match image(place, start, &work, run_as.as_ref()) {
         Ok(image) => image,
         Err(message) => return Launched::Failed(message, files),
     };
+    if let Some(run_as) = &run_as
+        && let Err(error) = hand_over(&files, start.spec.dir.is_none().then_some(&work), run_as)
+    {
+        return no_room(place, start, &error);
+    }
     // The last moment: from here on the task runs.
     if !still_valid(boottime::now_ms().saturating_sub(start.beat_sent_ms), start.park_ms) {
         if let Err(error) = place.journal.remove(begin.task_id) {
@@ -102,7 +112,11 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
             };
             Launched::Started(started, files)
         }
-        Err(error) => Launched::Failed(prepare::explain(&error, &program, &work, &start.host), files),
+        Err(refused) => {
+            let user = start.spec.user.as_deref();
+            let message = prepare::explain(&refused, &program, &work, &start.host, user);
+            Launched::Failed(message, files)
+        }
     }
 }
 
@@ -137,9 +151,36 @@ fn work(files: &TaskFiles, given: Option<&str>) -> io::Result<PathBuf> {
     Ok(work)
 }
 
-fn image(place: &Place, start: &Start, work: &Path) -> Result<(Image, PathBuf), String> {
+fn run_as(start: &Start) -> Result<Option<RunAs>, String> {
+    let spec = &start.spec;
+    let resolved = spec
+        .user
+        .as_deref()
+        .map(|user| run_as::resolve(user, spec.group.as_deref(), &start.host));
+    resolved.transpose()
+}
+
+/// The fresh directory is the user's, and so are the two files: a shell that writes to `/dev/stderr` opens it anew. What
+/// belongs to another user is never used again for a later task (see [`crate::spare`]).
+fn hand_over(files: &TaskFiles, fresh: Option<&PathBuf>, run_as: &RunAs) -> io::Result<()> {
+    let (uid, gid) = (Some(run_as.identity.uid), Some(run_as.identity.gid));
+    for file in [&files.stdout, &files.stderr] {
+        fchown(file, uid, gid)?;
+    }
+    match fresh {
+        Some(work) => lchown(work, uid, gid),
+        None => Ok(()),
+    }
+}
+
+fn image(place: &Place, start: &Start, work: &Path, run_as: Option<&RunAs>) -> Result<(Image, PathBuf), String> {
     let (spec, host) = (&start.spec, start.host.as_str());
-    let environment = prepare::environment(spec, &start.begin, host, &place.home.instance_id, &place.account);
+    let mut bounds = confine::bounds(spec, host)?;
+    bounds.identity = run_as.map(|run_as| run_as.identity.clone());
+    // The fresh one lies below directories that only this process may walk.
+    bounds.enters_first = spec.dir.is_none();
+    let account = run_as.map_or(&place.account, |run_as| &run_as.account);
+    let environment = prepare::environment(spec, &start.begin, host, &place.home.instance_id, account);
     // One that was made just now needs no look.
     if spec.dir.is_some() {
         prepare::check_dir(work, host)?;
@@ -157,7 +198,7 @@ fn image(place: &Place, start: &Start, work: &Path) -> Result<(Image, PathBuf), 
         .iter()
         .map(|(name, value)| (name.as_os_str(), value.as_os_str()));
     match Image::new(program.as_os_str(), arguments, variables, work.as_os_str()) {
-        Ok(image) => Ok((image, program)),
+        Ok(image) => Ok((image.bounded(bounds), program)),
         Err(error) => Err(format!(
             "program {name} cannot be started: an argument or variable is not usable: {error}"
         )),

@@ -153,7 +153,10 @@ fn survives_birth(group: &Group) -> bool {
     };
     let arguments = ["sh", "-c", ":"].into_iter();
     let image = Image::new(OsStr::new("/bin/sh"), arguments, std::iter::empty(), OsStr::new("/"));
-    let Ok(child) = image.and_then(|image| image.fork(streams, Some(group.birthplace()))) else {
+    let Some(child) = image
+        .ok()
+        .and_then(|image| image.fork(streams, Some(group.birthplace())).ok())
+    else {
         return false;
     };
     let until = Instant::now() + TRIAL_WITHIN;

@@ -285,7 +285,13 @@ fn shed_code() {
             && path.starts_with('/')
         {
             // SAFETY: pages of a file that is mapped private and read-only: the kernel reads them again when they are touched.
-            unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(from), to - from, libc::MADV_DONTNEED) };
+            unsafe {
+                libc::madvise(
+                    std::ptr::with_exposed_provenance_mut(from),
+                    to - from,
+                    libc::MADV_DONTNEED,
+                )
+            };
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::fake::{Fake, eventually, processes_with, spec};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 use systole_proto::v1::{self, ResetReason, RunnerStatus, StoppedBy};
 
@@ -193,6 +194,180 @@ async fn a_child_starts_fresh() {
     );
     assert_eq!(fake.stdout(&result), expected);
     eventually("the fresh directory goes", || !work.exists()).await;
+}
+
+#[tokio::test]
+async fn a_child_has_the_limits_of_its_task() {
+    let mut fake = Fake::start().await;
+    let _runner = fake.runner();
+    let report = "ulimit -n; ulimit -Hn; ulimit -c; nice; umask; ulimit -f";
+    let result = fake.run(1, shell(report)).await;
+    let plain = fake.stdout(&result);
+    let plain: Vec<&str> = plain.lines().collect();
+    assert_eq!((plain[2], plain[4]), ("0", "0022"), "{plain:?}");
+
+    let mut limited = shell(report);
+    limited.limits = Some(v1::Limits {
+        open_files: 64,
+        core_bytes: 0,
+        file_bytes: 1 << 20,
+        nice: Some(7),
+    });
+    limited.umask = Some(0o027);
+    let result = fake.run(2, limited.clone()).await;
+    // dash counts files in blocks of 512 bytes.
+    assert_eq!(fake.stdout(&result), "64\n64\n0\n7\n0027\n2048\n");
+
+    limited.command = spec(&["head", "-c", "2M", "/dev/zero"]).command;
+    let result = fake.run(3, limited).await;
+    assert_eq!((result.kind.as_str(), result.signal), ("signal", Some(25)));
+    assert_eq!(result.stdout_bytes, 1 << 20);
+
+    // The next task has none of it.
+    let result = fake.run(4, shell(report)).await;
+    assert_eq!(fake.stdout(&result).lines().collect::<Vec<_>>(), plain);
+}
+
+#[tokio::test]
+async fn a_limit_above_that_of_the_host_is_a_failure_to_start_by_name() {
+    let mut fake = Fake::start().await;
+    let _runner = fake.runner();
+    let mut greedy = spec(&["true"]);
+    greedy.limits = Some(v1::Limits {
+        open_files: 1 << 30,
+        ..v1::Limits::default()
+    });
+    let result = fake.run(1, greedy).await;
+    assert_eq!(result.kind, "start_failed");
+    let words = "limits.open_files is 1073741824, and the runner on h can give at most ";
+    assert!(result.message.starts_with(words), "{}", result.message);
+}
+
+/// Whether this test process, and so its runner, may change the user; says so where not.
+fn is_root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        println!("not root: only that the runner refuses is tested");
+    }
+    root
+}
+
+fn as_user(user: &str, group: &str, spec: v1::TaskSpec) -> v1::TaskSpec {
+    v1::TaskSpec {
+        user: user.into(),
+        group: group.into(),
+        ..spec
+    }
+}
+
+#[tokio::test]
+async fn a_task_of_another_user_has_nothing_of_root() {
+    let mut fake = Fake::start().await;
+    let _runner = fake.runner();
+    if !is_root() {
+        let result = fake.run(1, as_user("nobody", "", shell("id"))).await;
+        let words = "this runner cannot start tasks as another user: it does not run as root";
+        assert_eq!((result.kind.as_str(), result.message.as_str()), ("start_failed", words));
+        return;
+    }
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    let (uid, gid) = (nobody.uid.as_raw(), nobody.gid.as_raw());
+    let report = "id -u; id -ru; id -g; echo $USER $LOGNAME $HOME; grep -E '^Cap(Prm|Eff|Amb)' /proc/self/status; \
+                  stat -c '%u %a' .; echo x > made; cat made; echo err > /dev/stderr; cat /etc/shadow || echo refused";
+    let mut limited = as_user("nobody", "", shell(report));
+    limited.limits = Some(v1::Limits {
+        nice: Some(3),
+        ..v1::Limits::default()
+    });
+    let result = fake.run(1, limited).await;
+    let none = "0000000000000000";
+    let expected = format!(
+        "{uid}\n{uid}\n{gid}\nnobody nobody {}\nCapPrm:\t{none}\nCapEff:\t{none}\nCapAmb:\t{none}\n{uid} 700\nx\nrefused\n",
+        nobody.dir.display()
+    );
+    assert_eq!(fake.stdout(&result), expected);
+    let stderr = String::from_utf8(fake.stream(&result, v1::OutputStream::Stderr)).unwrap();
+    assert!(stderr.starts_with("err\n"), "{stderr}");
+
+    let result = fake
+        .run(2, as_user("3999999999", "7", shell("id -u; id -G; echo $HOME")))
+        .await;
+    assert_eq!(fake.stdout(&result), "3999999999\n7\n/\n");
+    // Folders are used again, but nothing of another user is.
+    let result = fake.run(3, shell("id -u; stat -c '%u %a' . /proc/self/fd/1 -L")).await;
+    assert_eq!(fake.stdout(&result), "0\n0 700\n0 600\n");
+}
+
+#[tokio::test]
+async fn each_user_that_cannot_be_taken_on_is_named() {
+    if !is_root() {
+        return;
+    }
+    let mut fake = Fake::start().await;
+    let _runner = fake.runner();
+    let closed = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(closed.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let closed = closed.path().display().to_string();
+    let cases = [
+        (
+            as_user("root", "", spec(&["id"])),
+            "user root on h has the number 0".to_owned(),
+        ),
+        (
+            as_user("0", "nogroup", spec(&["id"])),
+            "user 0 on h has the number 0".into(),
+        ),
+        (
+            as_user("no-such", "", spec(&["id"])),
+            "there is no user no-such on h; ".into(),
+        ),
+        (
+            as_user("nobody", "no-such", spec(&["id"])),
+            "there is no group no-such on h; ".into(),
+        ),
+        (
+            as_user("3999999999", "", spec(&["id"])),
+            "user 3999999999 is not in the user database of h".into(),
+        ),
+        // Root may enter it, the user may not.
+        (
+            as_user("nobody", "", in_dir(&closed, &["id"])),
+            format!("working directory {closed} on h may not be entered by user nobody"),
+        ),
+    ];
+    for (task_id, (spec, words)) in (1..).zip(cases) {
+        let result = fake.run(task_id, spec).await;
+        assert_eq!(result.kind, "start_failed", "{words}");
+        assert!(
+            result.message.starts_with(&words),
+            "{:?} must start with {words:?}",
+            result.message
+        );
+    }
+    let result = fake.run(100, as_user("nobody", "", in_dir("/tmp", &["pwd"]))).await;
+    assert_eq!(fake.stdout(&result), "/tmp\n");
+}
+
+#[tokio::test]
+async fn a_task_of_another_user_is_ended_as_any_other() {
+    if !is_root() {
+        return;
+    }
+    let mut fake = Fake::start().await;
+    let _runner = fake.runner();
+    let mut long = as_user("nobody", "", spec(&["sleep", "300"]));
+    long.env = vec![v1::EnvVar {
+        name: "CASE".into(),
+        value: "R1".into(),
+    }];
+    fake.beat().await.run_spec(1, long);
+    fake.beat_of(RunnerStatus::Running).await.go_on();
+    eventually("it runs", || processes_with("CASE=R1") == 1).await;
+    // By root, although it is another user's.
+    fake.beat().await.reset(1, ResetReason::Stop);
+    let end = fake.end().await;
+    assert_eq!(end.result().signal, Some(15));
+    assert_eq!(processes_with("CASE=R1"), 0);
 }
 
 #[tokio::test]

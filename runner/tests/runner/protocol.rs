@@ -168,7 +168,8 @@ async fn reset_unknown_keeps_the_result_aside_and_reports_nothing() {
     beat.run(8, &["true"]);
     fake.end().await.reset(8, ResetReason::Unknown);
     assert_eq!(fake.beat().await.status(), RunnerStatus::Idle);
-    assert!(fake.data_dir().join("unclaimed/8").exists());
+    let aside = fake.data_dir().join("unclaimed/8");
+    eventually("it is aside", || aside.exists()).await;
 }
 
 #[tokio::test]

@@ -1,13 +1,16 @@
 //! A task: one execution of one command, dispatched at most once in its life.
 
 pub mod detail;
+pub mod limits;
 pub mod outcome;
+pub mod run_as;
 pub mod signal;
 pub mod spec;
 pub mod state;
 pub mod transition;
 
 pub use detail::EndDetail;
+pub use limits::Limits;
 pub use outcome::{Outcome, OutcomeKind};
 pub use spec::{Retry, TaskSpec};
 pub use state::TaskState;

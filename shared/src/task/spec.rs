@@ -3,6 +3,8 @@
 use crate::error::Invalid;
 use crate::id::{Target, check_host};
 use crate::limits::*;
+use crate::task::limits::Limits;
+use crate::task::run_as::check_account;
 use crate::task::signal::{SIGTERM, check_kill_signal, check_warn_signal};
 use crate::time::exact_duration;
 use serde::{Deserialize, Serialize};
@@ -114,6 +116,17 @@ pub struct TaskSpec {
     pub on_disconnect: OnDisconnect,
     #[serde(default, skip_serializing_if = "is_default")]
     pub on_runner_restart: OnRunnerRestart,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub limits: Limits,
+    /// Permissions that files made by the task do not get.
+    #[serde(default = "default_umask", skip_serializing_if = "is_default_umask")]
+    pub umask: u32,
+    /// Name or number of the user to run as; without it the runner's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Name or number of the main group; without it that of the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Added to a clean environment, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
@@ -139,6 +152,15 @@ fn default_kill_signal() -> i32 {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_default_kill_signal(signal: &i32) -> bool {
     *signal == SIGTERM
+}
+
+fn default_umask() -> u32 {
+    UMASK_DEFAULT
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_default_umask(umask: &u32) -> bool {
+    *umask == UMASK_DEFAULT
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -167,6 +189,10 @@ impl Default for TaskSpec {
             kill_grace_ms: None,
             on_disconnect: OnDisconnect::default(),
             on_runner_restart: OnRunnerRestart::default(),
+            limits: Limits::default(),
+            umask: UMASK_DEFAULT,
+            user: None,
+            group: None,
             env: Vec::new(),
             dir: None,
             callback_url: None,
@@ -219,6 +245,8 @@ impl TaskSpec {
         }
         self.validate_times(now_ms)?;
         self.validate_stopping()?;
+        self.limits.validate()?;
+        self.validate_account()?;
         if let Some(dir) = &self.dir {
             check_dir(dir)?;
         }
@@ -330,6 +358,29 @@ impl TaskSpec {
         check_timeout(self.queue_timeout_ms, "queue_timeout_ms")?;
         check_timeout(self.start_timeout_ms, "start_timeout_ms")?;
         check_timeout(self.silence_timeout_ms, "silence_timeout_ms")
+    }
+
+    fn validate_account(&self) -> Result<(), Invalid> {
+        if self.umask > UMASK_MAX {
+            return Err(Invalid::new(
+                "umask",
+                format!(
+                    "{:o} is outside 0 to {UMASK_MAX:o} (octal, {UMASK_DEFAULT:03o} by default)",
+                    self.umask
+                ),
+            ));
+        }
+        if let Some(user) = &self.user {
+            check_account(user, "user")?;
+        }
+        match &self.group {
+            None => Ok(()),
+            Some(_) if self.user.is_none() => Err(Invalid::new(
+                "group",
+                "is given without a user; give the user that is to have this group",
+            )),
+            Some(group) => check_account(group, "group"),
+        }
     }
 
     fn validate_stopping(&self) -> Result<(), Invalid> {
@@ -608,6 +659,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn umask_user_and_group_are_checked() {
+        let refused = |umask, user: Option<&str>, group: Option<&str>| {
+            let spec = TaskSpec {
+                umask,
+                user: user.map(str::to_owned),
+                group: group.map(str::to_owned),
+                ..spec(&["true"])
+            };
+            spec.validate(NOW).err().map(|invalid| invalid.field)
+        };
+        for (umask, user, group, field) in [
+            (0, None, None, None),
+            (0o777, Some("ann"), Some("50"), None),
+            (0o1000, None, None, Some("umask")),
+            (0o022, Some("a b"), None, Some("user")),
+            (0o022, Some("4294967295"), None, Some("user")),
+            (0o022, Some("ann"), Some(""), Some("group")),
+            (0o022, None, Some("staff"), Some("group")),
+        ] {
+            assert_eq!(
+                refused(umask, user, group).as_deref(),
+                field,
+                "{umask:o} {user:?} {group:?}"
+            );
+        }
+        assert_eq!(self::refused(|s| s.limits.nice = Some(20)), "limits.nice");
+    }
+
     /// Idempotency keys compare this text: one that was stored before an upgrade must still be the same.
     #[test]
     fn a_plain_spec_is_written_as_it_always_was() {
@@ -638,6 +718,15 @@ mod tests {
         full.kill_grace_ms = Some(0);
         full.on_disconnect = OnDisconnect::Kill;
         full.on_runner_restart = OnRunnerRestart::Kill;
+        full.limits = Limits {
+            open_files: Some(64),
+            core_bytes: 1,
+            file_bytes: Some(2),
+            nice: Some(0),
+        };
+        full.umask = 0;
+        full.user = Some("nobody".into());
+        full.group = Some("0".into());
         let text = serde_json::to_string(&full).expect("serialises");
         assert_eq!(serde_json::from_str::<TaskSpec>(&text).expect("parses"), full);
     }
