@@ -220,9 +220,14 @@ pub fn stopped(terminating: Option<Terminating>, runner_lost: bool) -> (Transiti
             Transition::FailTerminating,
             Outcome::new(OutcomeKind::StartTimeout, NOT_STARTED_IN_TIME),
         ),
+        // Nor as `timeout`: no successor starts without proof that the child is dead.
+        Some(Terminating::Timeout) if runner_lost => (
+            Transition::FailTerminating,
+            Outcome::new(OutcomeKind::RunnerLost, format!("timed out{tail}")),
+        ),
         Some(Terminating::Timeout) => (
             Transition::FailTerminating,
-            Outcome::new(OutcomeKind::Timeout, format!("timed out{tail}")),
+            Outcome::new(OutcomeKind::Timeout, "timed out"),
         ),
         Some(Terminating::Superseded) => (
             Transition::Terminate,
@@ -527,9 +532,11 @@ mod tests {
             lost(TaskState::Terminating, Some(Terminating::User), 90_000).0.to(),
             TaskState::Terminated
         );
-        assert_eq!(
-            lost(TaskState::Terminating, Some(Terminating::Timeout), 90_000).1.kind,
-            OutcomeKind::Timeout
-        );
+        // Not `timeout`: nothing proves that the child is dead, so nothing may follow it.
+        let timed_out = lost(TaskState::Terminating, Some(Terminating::Timeout), 90_000).1;
+        assert_eq!(timed_out.kind, OutcomeKind::RunnerLost);
+        assert!(timed_out.message.starts_with("timed out; its runner was lost"));
+        let retries = crate::policy::retry::follow_up(timed_out.kind, 1, 9, 0);
+        assert_eq!(retries, crate::policy::retry::FollowUp::Nothing);
     }
 }
