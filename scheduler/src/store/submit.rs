@@ -39,7 +39,7 @@ static SET_KEYS: Sql = Sql::new(
 );
 static NEXT_IDS: Sql = Sql::new(
     "next_ids",
-    "SELECT nextval(pg_get_serial_sequence('task', 'id')) AS id FROM generate_series(1, $1)",
+    "SELECT nextval('task_id_seq') AS id FROM generate_series(1, $1)",
 );
 /// SQLite has one writer, so the sequence cannot move under us.
 static LAST_ID: Sql = Sql::new("last_id", "SELECT seq AS id FROM sqlite_sequence WHERE name = 'task'");
