@@ -181,16 +181,8 @@ impl TaskFiles {
     }
 
     /// Keeps the end of a task until it is acknowledged.
-    ///
-    /// Synced only after a run of some length: a power cut then cannot take the result of long work. For a
-    /// short task the sync would cost more than the task, and a lost result is told as `runner_restarted`.
     pub fn end(&self, ended: &Ended) -> io::Result<()> {
-        append(&self.journal, &Line::End(Cow::Borrowed(ended)))?;
-        if ended.ran_ms() > RESULT_SYNC_AFTER_MS {
-            self.journal.sync_all()?;
-            File::open(&self.dir)?.sync_all()?;
-        }
-        Ok(())
+        append_end(&self.journal, &self.dir, ended)
     }
 }
 
@@ -287,13 +279,7 @@ impl Journal {
     pub fn end(&self, ended: &Ended) -> io::Result<()> {
         let dir = self.dir(ended.task_id);
         make_private_dir(&dir)?;
-        let journal = open(&dir.join(JOURNAL))?;
-        append(&journal, &Line::End(Cow::Borrowed(ended)))?;
-        if ended.ran_ms() > RESULT_SYNC_AFTER_MS {
-            journal.sync_all()?;
-            File::open(&dir)?.sync_all()?;
-        }
-        Ok(())
+        append_end(&open(&dir.join(JOURNAL))?, &dir, ended)
     }
 
     /// Forgets a task that is over. Its directory is kept for a later task, if it is fit for that.
@@ -369,6 +355,17 @@ fn append(mut file: &File, line: &Line<'_>) -> io::Result<()> {
     serde_json::to_writer(&mut text, line)?;
     text.push(b'\n');
     file.write_all(&text)
+}
+
+/// Synced only after a run of some length: a power cut then cannot take the result of long work. For a
+/// short task the sync would cost more than the task, and a lost result is told as `runner_restarted`.
+fn append_end(journal: &File, dir: &Path, ended: &Ended) -> io::Result<()> {
+    append(journal, &Line::End(Cow::Borrowed(ended)))?;
+    if ended.ran_ms() > RESULT_SYNC_AFTER_MS {
+        journal.sync_all()?;
+        File::open(dir)?.sync_all()?;
+    }
+    Ok(())
 }
 
 fn read(task_id: i64, dir: &Path) -> io::Result<Entry> {

@@ -23,11 +23,6 @@ pub fn markers(task_id: i64, instance_id: &str) -> Vec<String> {
     ]
 }
 
-/// Whether a process was started by a task with these markers, or by one of its processes.
-pub fn is_marked(pid: i32, markers: &[String]) -> bool {
-    procfs::has_variables(pid, markers)
-}
-
 /// Ends what an earlier warden left, and returns the results that are still to be acknowledged,
 /// by task id.
 pub fn recover(journal: &Journal, home: &WardenDir) -> io::Result<Vec<Ended>> {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::limits::END_SIGNALS_MAX;
 use systole_shared::task::detail::{self, SignalSent};
-use systole_shared::task::outcome::signal_name;
+use systole_shared::task::signal::signal_name;
 use systole_shared::task::{OutcomeKind, TaskSpec};
 
 /// How long the rest of a tree may go on after its main process has ended by itself.

@@ -6,7 +6,6 @@
 
 use super::cgroup::Group;
 use crate::procfs;
-use crate::sweep;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -36,19 +35,17 @@ impl Tree {
 
     /// Ends all of it. To be called again until [`Tree::is_empty`]: without a control group a process may fork meanwhile.
     pub fn kill(&self) {
+        if let Some(group) = &self.group {
+            // By the group alone: once the main process was waited for, its number may be somebody else's.
+            match group.kill() {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(pid = self.leader, %error, "a control group could not be ended"),
+            }
+        }
         signal_group(self.leader, libc::SIGKILL);
-        match &self.group {
-            Some(group) => {
-                if let Err(error) = group.kill() {
-                    tracing::warn!(pid = self.leader, %error, "a control group could not be ended");
-                }
-            }
-            None => {
-                for orphan in self.orphans() {
-                    // Its own session may have more members; they are orphans in their turn.
-                    let _ = kill(Pid::from_raw(orphan), Signal::SIGKILL);
-                }
-            }
+        for orphan in self.orphans() {
+            // Its own session may have more members; they are orphans in their turn.
+            let _ = kill(Pid::from_raw(orphan), Signal::SIGKILL);
         }
     }
 
@@ -121,7 +118,9 @@ impl Tree {
     }
 
     fn has(&self, process: &procfs::Process) -> bool {
-        process.session == self.leader || process.group == self.leader || sweep::is_marked(process.pid, &self.markers)
+        process.session == self.leader
+            || process.group == self.leader
+            || procfs::has_variables(process.pid, &self.markers)
     }
 }
 

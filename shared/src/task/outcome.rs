@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-pub use super::signal::signal_name;
-
 macro_rules! kinds {
     ($($variant:ident = $name:literal, $doc:literal;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
