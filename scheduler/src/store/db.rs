@@ -170,9 +170,12 @@ impl Tx {
         Ok(sql.render(self.dialect()))
     }
 
-    pub async fn all<R: Row>(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<R>, StoreError> {
-        let text = self.prepare(sql, &args)?;
-        let rows = match &mut self.conn {
+    async fn fetch<R: Row>(
+        &mut self,
+        text: impl sqlx::SqlSafeStr + Send,
+        args: Vec<Arg>,
+    ) -> Result<Vec<R>, sqlx::Error> {
+        match &mut self.conn {
             Conn::Pg(conn) => {
                 bound!(sqlx::query_as::<Postgres, R>(text), args)
                     .fetch_all(&mut **conn)
@@ -183,8 +186,12 @@ impl Tx {
                     .fetch_all(&mut **conn)
                     .await
             }
-        };
-        rows.map_err(|error| named(sql, error))
+        }
+    }
+
+    pub async fn all<R: Row>(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<R>, StoreError> {
+        let text = self.prepare(sql, &args)?;
+        self.fetch(text, args).await.map_err(|error| named(sql, error))
     }
 
     pub async fn opt<R: Row>(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Option<R>, StoreError> {
@@ -217,19 +224,7 @@ impl Tx {
     pub async fn all_text<R: Row>(&mut self, text: String, args: Vec<Arg>) -> Result<Vec<R>, StoreError> {
         self.faults.check("list")?;
         let text = sqlx::AssertSqlSafe(render(&text, self.dialect()));
-        let rows = match &mut self.conn {
-            Conn::Pg(conn) => {
-                bound!(sqlx::query_as::<Postgres, R>(text), args)
-                    .fetch_all(&mut **conn)
-                    .await
-            }
-            Conn::Lite(conn) => {
-                bound!(sqlx::query_as::<Sqlite, R>(text), args)
-                    .fetch_all(&mut **conn)
-                    .await
-            }
-        };
-        Ok(rows?)
+        Ok(self.fetch(text, args).await?)
     }
 
     async fn raw(&mut self, text: &'static str) -> Result<(), sqlx::Error> {
