@@ -1,0 +1,155 @@
+//! The command line. Values are checked here as far as one value alone can be wrong, so that the
+//! message names its option; what depends on other things is checked where it is used.
+
+mod completions;
+mod log;
+mod runner;
+mod runners;
+mod scheduler;
+mod task;
+mod tasks;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub use completions::CompletionsArgs;
+pub use log::{LogArgs, LogFormat};
+pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
+pub use runners::{CordonArgs, RunnersAction, RunnersArgs};
+pub use scheduler::{ClusterArgs, SchedulerArgs, StoreArgs, UpArgs};
+pub use task::TaskArgs;
+pub use tasks::{CancelArgs, LogsArgs, LsArgs, ShowArgs, WaitArgs};
+
+use crate::url::Url;
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use value::brief;
+
+const AFTER_HELP: &str = "\
+Examples:
+  systole up                              scheduler and runner on this machine
+  systole run -- echo hello               run a command, see its output, get its exit code
+  systole submit --delay 5m -- ./report   run it later; prints the task's id
+  systole ls                              the newest tasks, and why they wait or how they ended
+
+Data goes to stdout, everything else to stderr. Durations need a unit: 90s, 5m, 1h30m.
+Times: 2027-01-31T02:30:00+01:00, 02:30 (today, local), -2h, +30m.
+
+Exit status: 0 yes, 1 it worked and the answer is no, 2 usage, 3 not found, 4 refused, 5 unreachable.
+`run` and `wait` end with the command's own code; else 120 refused, 121 cancelled, 122 skipped,
+123 runner lost, 124 timeout, 125 scheduler unreachable, 126 could not start, 127 program not found,
+128+N signal N, 130 Ctrl-C.";
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "systole",
+    version,
+    about = "Runs shell commands on many machines: on time, once each, and tells the truth about what happened.",
+    after_help = AFTER_HELP,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// Address of the scheduler; several (separated by commas) are tried in turn
+    /// [env: SYSTOLE_URL] [default: http://127.0.0.1:7410]
+    #[arg(long, global = true, value_name = "URL", value_delimiter = ',', value_parser = Url::parse)]
+    pub url: Vec<Url>,
+    /// Certificate authority to trust for https, a PEM file [env: SYSTOLE_CA]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// How data is written: json is one document, jsonl one object a line, id ids only
+    #[arg(short, long, global = true, value_name = "FORMAT", default_value = "table")]
+    pub output: Format,
+    /// No notes on stderr; errors are still written
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// No colours; the variable NO_COLOR does the same
+    #[arg(long, global = true)]
+    pub no_color: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Wide,
+    Json,
+    Jsonl,
+    Id,
+}
+
+impl Format {
+    /// For eyes, not for programs.
+    pub fn is_for_people(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a scheduler and a runner on this machine
+    Up(UpArgs),
+    /// Start a scheduler
+    Scheduler(SchedulerArgs),
+    /// Start a runner: it takes tasks and runs them on this machine
+    Runner(RunnerArgs),
+    /// Start the process that has a runner's children; a runner starts its own when there is none
+    Warden(WardenArgs),
+    /// Submit a task, follow its output, and end with its exit code
+    Run(TaskArgs),
+    /// Submit a task and print its id
+    Submit(TaskArgs),
+    /// List tasks, newest first
+    Ls(LsArgs),
+    /// Show everything about one task
+    Show(ShowArgs),
+    /// Print the output of a task
+    Logs(LogsArgs),
+    /// Wait until tasks have ended; with one task, end with its exit code
+    Wait(WaitArgs),
+    /// Cancel tasks: waiting ones end at once, running ones are ended by their runner
+    Cancel(CancelArgs),
+    /// List runners, and stop or resume giving them tasks
+    Runners(RunnersArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+}
+
+impl Command {
+    /// Uses all cores.
+    pub fn is_parallel(&self) -> bool {
+        matches!(self, Self::Up(_) | Self::Scheduler(_))
+    }
+}
+
+/// The command line, or why it is none; a value that is wrong is not repeated at length.
+pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line).map_err(|mut error| {
+        if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) {
+            let value = brief(value);
+            error.insert(ContextKind::InvalidValue, ContextValue::String(value));
+        }
+        error
+    })
+}
+
+/// Whether somebody wrote `run echo hello` and means `run -- echo hello`.
+pub fn forgot_dashes(error: &clap::Error, mut line: impl Iterator<Item = OsString>) -> bool {
+    let is_word = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => !argument.starts_with('-'),
+        _ => false,
+    };
+    error.kind() == clap::error::ErrorKind::UnknownArgument
+        && is_word
+        && line.any(|word| word == "run" || word == "submit")
+}

@@ -1,0 +1,71 @@
+//! `runner` and `warden`, the two processes of a host.
+
+use super::log::LogArgs;
+use super::value::{duration, host, label, word};
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+use systole_shared::limits::SLOTS_MAX;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  systole runner --url https://10.0.0.5:7410 --ca ca.pem --token-file runner.token
+  systole runner --url http://127.0.0.1:7410 --slots 2 --label gpu=1 --queue batch")]
+pub struct RunnerArgs {
+    /// Tasks at once [default: number of cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
+    pub slots: Option<u32>,
+    /// A queue to serve, repeatable [default: default]
+    #[arg(long = "queue", value_name = "Q", value_parser = word)]
+    pub queues: Vec<String>,
+    /// A label that tasks may require, repeatable
+    #[arg(long = "label", value_name = "K=V", value_parser = label)]
+    pub labels: Vec<(String, String)>,
+    /// Name of this host [default: its host name]
+    #[arg(long, value_name = "HOST", value_parser = host)]
+    pub name: Option<String>,
+    /// State and output [default: $XDG_DATA_HOME/systole/runner or ~/.local/share/systole/runner]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// From the first signal (TERM) to KILL when a task is ended
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = duration)]
+    pub kill_grace: Duration,
+    /// The runner token [default: runner.token in ~/.config/systole/tokens/HOST_PORT]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Wait for a warden that somebody else starts, such as systemd, instead of starting one
+    #[arg(long)]
+    pub external_warden: bool,
+    #[command(flatten)]
+    pub warden: WardenTimes,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct WardenTimes {
+    /// How long tasks may run on without a runner before they are ended
+    #[arg(long, value_name = "D", default_value = "15m", value_parser = duration)]
+    pub adopt_window: Duration,
+    /// How long tasks may run on when they are to be ended
+    #[arg(long, value_name = "D", default_value = "0s", value_parser = duration)]
+    pub drain_wait: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It starts, watches and ends the tasks of the runner with the same --data-dir, and outlives it: a runner that
+crashes or is upgraded finds its tasks as they are. SIGTERM: no new tasks, those that run are ended and reported.")]
+pub struct WardenArgs {
+    /// State and output, the same as the runner's [default: $XDG_DATA_HOME/systole/runner or ~/.local/share/systole/runner]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub times: WardenTimes,
+    /// End when no runner and no task is left
+    #[arg(long)]
+    pub leave_when_idle: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
+}

@@ -1,0 +1,138 @@
+//! `up` and `scheduler`, and what both take.
+
+use super::log::LogArgs;
+use super::value::{duration, label, listen, positive_duration, size, word};
+use clap::Args;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+use systole_shared::limits::SLOTS_MAX;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  systole up
+  systole up --slots 8 --label gpu=1
+  systole up --listen 127.0.0.1:7411 --data-dir /tmp/second
+
+Ctrl-C stops the runner first (its tasks are ended and reported), then the scheduler.
+A second Ctrl-C exits at once.")]
+pub struct UpArgs {
+    /// Where the scheduler listens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410", value_parser = listen)]
+    pub listen: SocketAddr,
+    /// Tasks at once [default: number of cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
+    pub slots: Option<u32>,
+    /// Database and runner state [default: $XDG_DATA_HOME/systole or ~/.local/share/systole]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// sqlite:PATH or postgres://… [default: sqlite:DATA_DIR/systole.db] [env: SYSTOLE_DATABASE]
+    #[arg(long, value_name = "URL")]
+    pub database: Option<String>,
+    /// A label of this machine's runner, repeatable
+    #[arg(long = "label", value_name = "K=V", value_parser = label)]
+    pub labels: Vec<(String, String)>,
+    /// A queue to serve, repeatable [default: default]
+    #[arg(long = "queue", value_name = "Q", value_parser = word)]
+    pub queues: Vec<String>,
+    /// Serve an address that is not loopback without TLS
+    #[arg(long)]
+    pub insecure_plaintext: bool,
+    #[command(flatten)]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  systole scheduler --database sqlite:/var/lib/systole/systole.db
+  systole scheduler --database postgres://systole@db/systole --listen 10.0.0.5:7410 \\
+      --tls-cert cert.pem --tls-key key.pem
+
+Any number of schedulers may share one PostgreSQL database; there is no leader. Keep a password out
+of the command line, which other users of the machine can read: use SYSTOLE_DATABASE.")]
+pub struct SchedulerArgs {
+    /// sqlite:PATH or postgres://USER:PASSWORD@HOST/NAME [env: SYSTOLE_DATABASE]
+    #[arg(long, value_name = "URL")]
+    pub database: Option<String>,
+    /// Where the scheduler listens
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410", value_parser = listen)]
+    pub listen: SocketAddr,
+    /// Certificate chain, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Serve an address that is not loopback without TLS
+    #[arg(long)]
+    pub insecure_plaintext: bool,
+    #[command(flatten)]
+    pub store: StoreArgs,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct StoreArgs {
+    /// Where tokens are written [default: ~/.config/systole/tokens/HOST_PORT]
+    #[arg(long, value_name = "DIR")]
+    pub token_dir: Option<PathBuf>,
+    /// Make new admin and runner tokens; the old ones stop working
+    #[arg(long)]
+    pub renew_tokens: bool,
+    /// Start on a PostgreSQL that may lose acknowledged commits
+    #[arg(long)]
+    pub allow_unsafe_database: bool,
+    /// Connections to PostgreSQL, all together
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    pub connections: u32,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Clocks and limits")]
+pub struct ClusterArgs {
+    /// Longest time between two beats of a runner
+    #[arg(long, value_name = "D", default_value = "30s", value_parser = positive_duration)]
+    pub beat: Duration,
+    /// Silence after which a runner is lost; at least 3 beats
+    #[arg(long, value_name = "D", default_value = "90s", value_parser = positive_duration)]
+    pub lost_after: Duration,
+    /// How often silent runners are looked for
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = positive_duration)]
+    pub check: Duration,
+    /// How often the database is asked for due tasks, besides its notifications
+    #[arg(long, value_name = "D", default_value = "1s", value_parser = positive_duration)]
+    pub poll: Duration,
+    /// On stop: how long calls are still served while the health check says "not ready"
+    #[arg(long, value_name = "D", default_value = "2s", value_parser = duration)]
+    pub drain_wait: Duration,
+    /// On stop: longest time for calls under way after that
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = duration)]
+    pub drain_max: Duration,
+    /// Delete ended tasks and their output after this; 0 keeps them
+    #[arg(long, value_name = "D", default_value = "7d", value_parser = duration)]
+    pub keep: Duration,
+    /// Stored output of all tasks together; the oldest goes first
+    #[arg(long, value_name = "SIZE", default_value = "10GiB", value_parser = size)]
+    pub output_budget: u64,
+    /// How often old tasks and output are deleted
+    #[arg(long, value_name = "D", default_value = "60s", value_parser = positive_duration)]
+    pub retention_period: Duration,
+    /// Deliver callbacks to loopback, private and link-local addresses too
+    #[arg(long)]
+    pub callback_allow_private: bool,
+    /// Deadline of one callback delivery
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = positive_duration)]
+    pub callback_timeout: Duration,
+    /// Wait after the first failed delivery; doubles with each
+    #[arg(long, value_name = "D", default_value = "2s", value_parser = positive_duration)]
+    pub callback_backoff: Duration,
+}

@@ -1,0 +1,239 @@
+//! Values of options, as far as one value alone can be wrong. A wrong one is repeated in its message, but not at length.
+
+use crate::url::DEFAULT_PORT;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use std::net::SocketAddr;
+use std::time::Duration;
+use systole_shared::clock::now_ms;
+use systole_shared::error::Invalid;
+use systole_shared::id::Target;
+use systole_shared::limits::{NICE_MAX, OPEN_FILES_MAX, OPEN_FILES_MIN, PRIORITY_MAX, RETRIES_MAX, UMASK_MAX};
+use systole_shared::task::TaskState;
+use systole_shared::task::run_as::check_account;
+use systole_shared::time::{parse_duration, parse_time};
+
+/// A wrong value is repeated up to this length.
+const ECHO_CHARS_MAX: usize = 60;
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let ms = parse_duration(text)?;
+    if ms > systole_shared::limits::DURATION_MS_MAX {
+        return Err(format!("{text:?} is too long; the longest duration is 366d"));
+    }
+    Ok(Duration::from_millis(ms))
+}
+
+pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be longer than 0".into()),
+        duration => Ok(duration),
+    }
+}
+
+/// The value as far as a message may repeat it.
+pub(super) fn brief(text: &str) -> String {
+    if text.chars().count() <= ECHO_CHARS_MAX {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(ECHO_CHARS_MAX - 1).collect();
+    short.push('…');
+    short
+}
+
+/// The message of a check in `shared`, which repeats the value quoted or as it is.
+fn brief_message(invalid: Invalid, text: &str) -> String {
+    if text.chars().count() <= ECHO_CHARS_MAX {
+        return invalid.message;
+    }
+    let quoted = format!("{:?}", brief(text));
+    invalid
+        .message
+        .replace(&format!("{text:?}"), &quoted)
+        .replace(text, &brief(text))
+}
+
+fn number(text: &str, max: u32) -> Result<u32, String> {
+    match text.parse::<i64>() {
+        Ok(number) => u32::try_from(number)
+            .ok()
+            .filter(|&number| number <= max)
+            .ok_or_else(|| format!("{number} is out of range; write 0 to {max}")),
+        Err(_) => Err(format!("{} is no number; write 0 to {max}", brief(text))),
+    }
+}
+
+pub(super) fn priority(text: &str) -> Result<u32, String> {
+    number(text, PRIORITY_MAX)
+}
+
+pub(super) fn retries(text: &str) -> Result<u32, String> {
+    number(text, RETRIES_MAX)
+}
+
+pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let port = text.rsplit(':').next().and_then(|port| port.parse::<u16>().ok());
+        format!(
+            "{:?} is no IP address with port; write for example 127.0.0.1:{}",
+            brief(text),
+            port.unwrap_or(DEFAULT_PORT)
+        )
+    })
+}
+
+pub(super) fn time(text: &str) -> Result<i64, String> {
+    parse_time(text, now_ms())
+}
+
+/// Bytes with a unit: `512MiB`, `10GiB`. A bare number is refused, as with durations.
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text:?} is not a size; write for example 512MiB or 10GiB");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+    let unit: u64 = match &text[digits..] {
+        "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        "" => return Err(format!("{text:?} has no unit; write \"{text}MiB\" or \"{text}GiB\"")),
+        _ => return Err(bad()),
+    };
+    number
+        .checked_mul(unit)
+        .filter(|&bytes| i64::try_from(bytes).is_ok())
+        .ok_or_else(|| format!("{text:?} is too large"))
+}
+
+pub(super) fn count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(format!("{text:?} is no number of tasks; write 1 or more")),
+    }
+}
+
+pub(super) fn lines(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no number of lines; write 0 or more"))
+}
+
+pub(super) fn open_files(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(files) if (OPEN_FILES_MIN..=OPEN_FILES_MAX).contains(&files) => Ok(files),
+        _ => Err(format!(
+            "{:?} is no number of files; write {OPEN_FILES_MIN} to {OPEN_FILES_MAX}",
+            brief(text)
+        )),
+    }
+}
+
+pub(super) fn nice(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(nice) if nice <= NICE_MAX => Ok(nice),
+        _ => Err(format!("{:?} is no nice value; write 0 to {NICE_MAX}", brief(text))),
+    }
+}
+
+pub(super) fn umask(text: &str) -> Result<u32, String> {
+    let octal = (1..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+    match u32::from_str_radix(text, 8) {
+        Ok(mask) if octal && mask <= UMASK_MAX => Ok(mask),
+        _ => Err(format!(
+            "{:?} is no umask; write an octal number up to 777, such as 027",
+            brief(text)
+        )),
+    }
+}
+
+pub(super) fn user(text: &str) -> Result<String, String> {
+    check_account(text, "user").map_err(|invalid| invalid.message)?;
+    Ok(text.to_owned())
+}
+
+pub(super) fn group(text: &str) -> Result<String, String> {
+    check_account(text, "group").map_err(|invalid| invalid.message)?;
+    Ok(text.to_owned())
+}
+
+/// One of a few words, which completions know.
+pub(super) fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: [T; N],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.map(name)).try_map(move |text| {
+        let found = all.into_iter().find(|&value| name(value) == text);
+        found.ok_or("is not one of them")
+    })
+}
+
+pub(super) fn label(text: &str) -> Result<(String, String), String> {
+    systole_shared::task::spec::parse_label(text, "label").map_err(|invalid| brief_message(invalid, text))
+}
+
+pub(super) fn env_var(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("{text:?} is no variable; write NAME=VALUE, such as STAGE=prod")),
+    }
+}
+
+pub(super) fn target(text: &str) -> Result<Target, String> {
+    Target::parse(text, "runner").map_err(|invalid| brief_message(invalid, text))
+}
+
+pub(super) fn word(text: &str) -> Result<String, String> {
+    systole_shared::task::spec::check_word(text, "")
+        .map(|()| text.to_owned())
+        .map_err(|invalid| brief_message(invalid, text))
+}
+
+pub(super) fn host(text: &str) -> Result<String, String> {
+    systole_shared::id::check_host(text, "")
+        .map(|()| text.to_owned())
+        .map_err(|invalid| brief_message(invalid, text))
+}
+
+pub(super) fn reason(text: &str) -> Result<String, String> {
+    systole_shared::task::spec::check_text(text, "", systole_shared::limits::REASON_CHARS_MAX)
+        .map(|()| text.to_owned())
+        .map_err(|invalid| brief_message(invalid, text))
+}
+
+pub(super) fn key(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("the key is empty".into());
+    }
+    systole_shared::task::spec::check_text(text, "", systole_shared::limits::KEY_CHARS_MAX)
+        .map(|()| text.to_owned())
+        .map_err(|invalid| brief_message(invalid, text))
+}
+
+pub(super) fn state(text: &str) -> Result<TaskState, String> {
+    TaskState::parse(text).ok_or_else(|| {
+        let names: Vec<_> = TaskState::ALL.iter().map(|state| state.name()).collect();
+        format!("{text:?} is no state; the states are {}", names.join(", "))
+    })
+}
+
+pub(super) fn task_id(text: &str) -> Result<i64, String> {
+    match text.parse::<i64>() {
+        Ok(id) if id > 0 => Ok(id),
+        _ => Err(format!(
+            "{text:?} is no task id; write the number that `systole submit` or `systole ls` shows, such as 12"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_need_units() {
+        assert_eq!(size("10GiB"), Ok(10 << 30));
+        assert_eq!(size("0B"), Ok(0));
+        for text in ["", "10", "GiB", "1GB", "-1MiB", "9999999999TiB", "1.5GiB"] {
+            assert!(size(text).is_err(), "{text:?}");
+        }
+    }
+}
