@@ -1,7 +1,7 @@
 //! The end of tasks whose runner is lost.
 
 use crate::store::finish::{self, End, Ended};
-use crate::store::{StoreError, Tx, beats};
+use crate::store::{StoreError, Tx, beats, lost};
 use systole_shared::heartbeat::end::{self, Terminating};
 
 /// For the reaper: the end of the task of a lost runner. `None`: the runner beat meanwhile.
@@ -13,7 +13,7 @@ pub async fn end_lost(
     seq: i64,
     silent_ms: i64,
 ) -> Result<Option<Ended>, StoreError> {
-    let Some(task_id) = beats::lock_as_seen(tx, host, slot, start_no, seq).await? else {
+    let Some(task_id) = lost::lock_as_seen(tx, host, slot, start_no, seq).await? else {
         return Ok(None);
     };
     let ended = end_lost_task(tx, task_id, silent_ms).await?;

@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::flow::heartbeat::{self, Beat, BeatResult};
 use crate::flow::{Refusal, cancel};
 use crate::parked::Answer;
-use crate::store::beats::Registration;
+use crate::store::hosts::Registration;
 use crate::store::output::{Chunk, Stream, Upload};
 use std::sync::Arc;
 use std::time::Duration;

@@ -57,11 +57,22 @@ static COPY_TAGS: Sql = Sql::new(
        CAST(e.value->>'new_id' AS BIGINT) AS new_id FROM {each:$1}) AS x JOIN task_tag ON {is:task_tag.task_id,x.id} WHERE TRUE \
      ON CONFLICT DO NOTHING",
 );
+/// What the end of a task depends on: the columns of [`LiveTask`].
+macro_rules! live_columns {
+    () => {
+        "task.id, task.status, task.host, task.slot, task.start_no, task.terminating, task.callback_url, task.attempt, \
+         task.max_retries, task.retry_delay_ms, task.replacements, task.timeout_ms, {now} - task.started_at_ms AS ran_ms"
+    };
+}
+pub(super) use live_columns;
+
 static LOCK_TASKS: Sql = Sql::new(
     "lock_tasks",
-    "SELECT id, status, host, slot, start_no, terminating, callback_url, attempt, max_retries, retry_delay_ms, replacements, \
-       timeout_ms, {now} - started_at_ms AS ran_ms \
-     FROM task WHERE id {among:$1} ORDER BY id {for_update}",
+    concat!(
+        "SELECT ",
+        live_columns!(),
+        " FROM task WHERE task.id {among:$1} ORDER BY task.id {for_update}"
+    ),
 );
 
 pub static STATEMENTS: &[&Sql] = &[

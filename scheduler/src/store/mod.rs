@@ -19,7 +19,9 @@ pub mod clocks;
 pub mod db;
 pub mod error;
 pub mod finish;
+pub mod hosts;
 pub mod listen;
+pub mod lost;
 pub mod outbox;
 pub mod output;
 pub mod read;
@@ -38,6 +40,8 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         claims::STATEMENTS,
         clocks::STATEMENTS,
         finish::STATEMENTS,
+        hosts::STATEMENTS,
+        lost::STATEMENTS,
         outbox::STATEMENTS,
         output::STATEMENTS,
         read::STATEMENTS,

@@ -17,7 +17,7 @@ pub use register::Registered;
 use super::Refusal;
 use crate::context::Context;
 use crate::parked::{Answer, Park};
-use crate::store::beats::Registration;
+use crate::store::hosts::Registration;
 use crate::store::output::Chunk;
 use intake::Intake;
 use std::sync::Arc;

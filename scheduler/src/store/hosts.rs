@@ -1,0 +1,216 @@
+//! Host rows: who holds a host, and the slots that come and go with it.
+
+use super::db::{Class, Db, Tx, batch};
+use super::error::StoreError;
+use super::sql::Sql;
+use serde::Serialize;
+use std::sync::Arc;
+use systole_shared::heartbeat::identity::{Holder, Identity, identify};
+
+static LOCK_HOST: Sql = Sql::new(
+    "lock_host",
+    "SELECT instance_id, start_no FROM host WHERE host = $1 {for_update}",
+);
+static HOST_SILENCE: Sql = Sql::new(
+    "host_silence",
+    "SELECT COALESCE({now} - max(seen_ms), 0) AS silent_ms, count(*) AS slots, \
+       CAST(COALESCE(sum(CASE WHEN leaving AND task_id IS NULL THEN 0 ELSE 1 END), 0) AS BIGINT) AS staying \
+     FROM runner WHERE host = $1",
+);
+/// The rows change hands as they are: no beat may act on them meanwhile.
+static LOCK_RUNNERS_OF: Sql = Sql::new(
+    "lock_runners_of",
+    "SELECT slot AS id FROM runner WHERE host = $1 ORDER BY slot {for_update}",
+);
+/// Two replicas may see a new host at once: the second finds it and decides again.
+static PUT_NEW_HOST: Sql = Sql::new(
+    "put_new_host",
+    "INSERT INTO host (host, instance_id, start_no, slots, queues, labels, version, facts, boot_id, clock_skew_ms, registered_at_ms) \
+     VALUES ($1, $2, $3, 0, '[]', '{}', '', '', '', 0, 0) ON CONFLICT DO NOTHING",
+);
+static PUT_HOST: Sql = Sql::new(
+    "put_host",
+    "INSERT INTO host (host, instance_id, start_no, slots, queues, labels, version, facts, boot_id, clock_skew_ms, registered_at_ms) \
+     SELECT e.value->>'host', e.value->>'instance_id', CAST(e.value->>'start_no' AS BIGINT), CAST(e.value->>'slots' AS BIGINT), \
+       e.value->>'queues', e.value->>'labels', e.value->>'version', e.value->>'facts', e.value->>'boot_id', \
+       CASE WHEN CAST(e.value->>'sent_at_ms' AS BIGINT) = 0 THEN 0 ELSE CAST(e.value->>'sent_at_ms' AS BIGINT) - {now} END, {now} \
+     FROM {each:$1} WHERE TRUE \
+     ON CONFLICT (host) DO UPDATE SET instance_id = excluded.instance_id, start_no = excluded.start_no, slots = excluded.slots, \
+       queues = excluded.queues, labels = excluded.labels, version = excluded.version, facts = excluded.facts, \
+       boot_id = excluded.boot_id, clock_skew_ms = excluded.clock_skew_ms, registered_at_ms = excluded.registered_at_ms",
+);
+static ORPHAN_TASKS: Sql = Sql::new(
+    "orphan_tasks",
+    "UPDATE task SET orphaned_at_ms = {now} FROM (SELECT task_id FROM runner WHERE host = $1 AND task_id IS NOT NULL) AS x \
+     WHERE {is:task.id,x.task_id} AND task.status + 0 IN (3, 4, 9)",
+);
+static TAKE_RUNNERS: Sql = Sql::new(
+    "take_runners",
+    "UPDATE runner SET instance_id = $2, start_no = $3, seq = 0, leaving = FALSE WHERE host = $1",
+);
+static FREE_RUNNERS: Sql = Sql::new(
+    "free_runners",
+    "UPDATE runner SET task_id = NULL, held_boot = NULL, redeliveries = 0 WHERE host = $1",
+);
+/// Slots that the new process does not offer go, unless they hold a task or were cordoned by hand.
+static DROP_SURPLUS: Sql = Sql::new(
+    "drop_surplus",
+    "DELETE FROM runner WHERE host = $1 AND slot >= $2 AND slot <> $3 AND task_id IS NULL AND NOT cordoned",
+);
+static PUT_RUNNERS: Sql = Sql::new(
+    "put_runners",
+    "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms) \
+     SELECT $1, CAST(e.value AS BIGINT), $2, $3, 0, {now} FROM {each:$4} WHERE TRUE ON CONFLICT DO NOTHING",
+);
+static FORGET_HOSTS: Sql = Sql::new(
+    "forget_hosts",
+    "DELETE FROM host WHERE NOT EXISTS (SELECT 1 FROM runner WHERE runner.host = host.host)",
+);
+static FORGET_RUNNERS: Sql = Sql::new(
+    "forget_runners",
+    "DELETE FROM runner WHERE seen_ms < {now} - $1 AND task_id IS NULL AND NOT cordoned",
+);
+
+pub static STATEMENTS: &[&Sql] = &[
+    &LOCK_HOST,
+    &HOST_SILENCE,
+    &LOCK_RUNNERS_OF,
+    &PUT_NEW_HOST,
+    &PUT_HOST,
+    &ORPHAN_TASKS,
+    &TAKE_RUNNERS,
+    &FREE_RUNNERS,
+    &DROP_SURPLUS,
+    &PUT_RUNNERS,
+    &FORGET_HOSTS,
+    &FORGET_RUNNERS,
+];
+
+/// The first beat of a process, or of a slot.
+#[derive(Clone, Debug, Serialize)]
+pub struct Registration {
+    pub host: String,
+    pub slot: i64,
+    pub instance_id: String,
+    pub start_no: i64,
+    pub slots: i64,
+    /// JSON texts.
+    pub queues: String,
+    pub labels: String,
+    pub version: String,
+    pub facts: String,
+    pub boot_id: String,
+    pub sent_at_ms: i64,
+    #[serde(skip)]
+    pub beat_ms: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct HostRow {
+    instance_id: String,
+    start_no: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct Silence {
+    silent_ms: i64,
+    slots: i64,
+    /// Slots that did not say goodbye, or still hold a task.
+    staying: i64,
+}
+
+impl Db {
+    /// Decides who holds the host, and writes it. All slots change hands at once.
+    pub async fn register(&self, registration: Arc<Registration>) -> Result<Identity, StoreError> {
+        self.write("register", Class::Beats, move |tx| {
+            let registration = Arc::clone(&registration);
+            Box::pin(async move { register(tx, &registration).await })
+        })
+        .await
+    }
+
+    /// Deletes the rows of hosts that were not seen for long and hold nothing.
+    pub async fn forget_hosts(&self, unseen_ms: i64) -> Result<u64, StoreError> {
+        self.write("forget_hosts", Class::Api, move |tx| {
+            Box::pin(async move {
+                let gone = tx.exec(&FORGET_RUNNERS, vec![unseen_ms.into()]).await?;
+                if gone > 0 {
+                    tx.exec(&FORGET_HOSTS, vec![]).await?;
+                }
+                Ok(gone)
+            })
+        })
+        .await
+    }
+}
+
+async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreError> {
+    let row: Option<HostRow> = tx.opt(&LOCK_HOST, vec![new.host.as_str().into()]).await?;
+    tx.exec(&LOCK_RUNNERS_OF, vec![new.host.as_str().into()]).await?;
+    let silence: Silence = tx.one(&HOST_SILENCE, vec![new.host.as_str().into()]).await?;
+    let holder = row.map(|row| Holder {
+        instance_id: row.instance_id,
+        start_no: row.start_no,
+        left: silence.slots > 0 && silence.staying == 0,
+        silent_ms: silence.silent_ms,
+    });
+    let identity = identify(holder.as_ref(), &new.instance_id, new.start_no, new.beat_ms);
+    match identity {
+        Identity::Old | Identity::Taken => return Ok(identity),
+        Identity::Holder => {}
+        Identity::New => {
+            let key = vec![
+                new.host.as_str().into(),
+                new.instance_id.as_str().into(),
+                new.start_no.into(),
+            ];
+            if tx.exec(&PUT_NEW_HOST, key).await? == 0 {
+                return Err(StoreError::Collision(format!(
+                    "host {} was registered meanwhile",
+                    new.host
+                )));
+            }
+            tx.exec(&PUT_HOST, vec![batch(&[new])?]).await?;
+        }
+        Identity::Restart | Identity::Successor => {
+            tx.exec(&PUT_HOST, vec![batch(&[new])?]).await?;
+            if identity == Identity::Successor {
+                tx.exec(&ORPHAN_TASKS, vec![new.host.as_str().into()]).await?;
+                tx.exec(&FREE_RUNNERS, vec![new.host.as_str().into()]).await?;
+            }
+            tx.exec(
+                &TAKE_RUNNERS,
+                vec![
+                    new.host.as_str().into(),
+                    new.instance_id.as_str().into(),
+                    new.start_no.into(),
+                ],
+            )
+            .await?;
+            tx.exec(
+                &DROP_SURPLUS,
+                vec![new.host.as_str().into(), new.slots.into(), new.slot.into()],
+            )
+            .await?;
+        }
+    }
+    let mut slots: Vec<i64> = if identity == Identity::Holder {
+        Vec::new()
+    } else {
+        (0..new.slots).collect()
+    };
+    if !slots.contains(&new.slot) {
+        slots.push(new.slot);
+    }
+    tx.exec(
+        &PUT_RUNNERS,
+        vec![
+            new.host.as_str().into(),
+            new.instance_id.as_str().into(),
+            new.start_no.into(),
+            batch(&slots)?,
+        ],
+    )
+    .await?;
+    Ok(identity)
+}
