@@ -18,6 +18,74 @@ pub const ERROR_CODE_KEY: &str = "systole-error-code";
 /// Metadata key that names the field of a refused call.
 pub const ERROR_FIELD_KEY: &str = "systole-error-field";
 
+/// An enum of the contract and one of the domain with the same words. UNSPECIFIED and a word of a later version are
+/// `None`.
+macro_rules! same_words {
+    ($domain:ident, $wire:ident, $to:ident, $from:ident, [$($word:ident),+ $(,)?]) => {
+        pub fn $to(value: $domain) -> v1::$wire {
+            match value {
+                $($domain::$word => v1::$wire::$word),+
+            }
+        }
+
+        pub fn $from(number: i32) -> Option<$domain> {
+            match v1::$wire::try_from(number) {
+                $(Ok(v1::$wire::$word) => Some($domain::$word),)+
+                Ok(v1::$wire::Unspecified) | Err(_) => None,
+            }
+        }
+    };
+}
+
+same_words!(
+    Said,
+    RunnerStatus,
+    said_to_wire,
+    said_from_wire,
+    [Idle, Running, Finished, Failed]
+);
+same_words!(
+    ResetReason,
+    ResetReason,
+    reset_reason_to_wire,
+    reset_reason_from_wire,
+    [Ack, Stop, Unknown]
+);
+same_words!(
+    StoppedBy,
+    StoppedBy,
+    stopper_to_wire,
+    stopper_from_wire,
+    [Reset, Timeout, Fence, Drain, Silence, RunnerRestart]
+);
+same_words!(
+    OnDisconnect,
+    OnDisconnect,
+    on_disconnect_to_wire,
+    on_disconnect_from_wire,
+    [Continue, Kill]
+);
+same_words!(
+    OnRunnerRestart,
+    OnRunnerRestart,
+    on_runner_restart_to_wire,
+    on_runner_restart_from_wire,
+    [Adopt, Kill]
+);
+
+/// A policy; not set means its default. A value of a later version is refused: what it asks for would not be done.
+fn policy<T: Default>(number: i32, from: fn(i32) -> Option<T>, field: &str, words: &str) -> Result<T, Invalid> {
+    match (number, from(number)) {
+        (0, _) => Ok(T::default()),
+        (_, Some(value)) => Ok(value),
+        (_, None) => Err(Invalid::new(field, format!("{number} is neither {words}"))),
+    }
+}
+
+pub fn stopped_by_to_wire(by: Option<StoppedBy>) -> v1::StoppedBy {
+    by.map_or(v1::StoppedBy::Unspecified, stopper_to_wire)
+}
+
 pub fn state_to_wire(state: TaskState) -> v1::TaskState {
     match state {
         TaskState::Created => v1::TaskState::Created,
@@ -67,45 +135,6 @@ fn some_text(text: String) -> Option<String> {
 
 fn some_ms(ms: u64) -> Option<u64> {
     (ms != 0).then_some(ms)
-}
-
-/// A value of a later version is refused: what it asks for would not be done.
-fn on_disconnect_from_wire(number: i32) -> Result<OnDisconnect, Invalid> {
-    match v1::OnDisconnect::try_from(number) {
-        Ok(v1::OnDisconnect::Unspecified) => Ok(OnDisconnect::default()),
-        Ok(v1::OnDisconnect::Continue) => Ok(OnDisconnect::Continue),
-        Ok(v1::OnDisconnect::Kill) => Ok(OnDisconnect::Kill),
-        Err(_) => Err(Invalid::new(
-            "on_disconnect",
-            format!("{number} is neither continue nor kill"),
-        )),
-    }
-}
-
-fn on_disconnect_to_wire(policy: OnDisconnect) -> v1::OnDisconnect {
-    match policy {
-        OnDisconnect::Continue => v1::OnDisconnect::Continue,
-        OnDisconnect::Kill => v1::OnDisconnect::Kill,
-    }
-}
-
-fn on_runner_restart_from_wire(number: i32) -> Result<OnRunnerRestart, Invalid> {
-    match v1::OnRunnerRestart::try_from(number) {
-        Ok(v1::OnRunnerRestart::Unspecified) => Ok(OnRunnerRestart::default()),
-        Ok(v1::OnRunnerRestart::Adopt) => Ok(OnRunnerRestart::Adopt),
-        Ok(v1::OnRunnerRestart::Kill) => Ok(OnRunnerRestart::Kill),
-        Err(_) => Err(Invalid::new(
-            "on_runner_restart",
-            format!("{number} is neither adopt nor kill"),
-        )),
-    }
-}
-
-fn on_runner_restart_to_wire(policy: OnRunnerRestart) -> v1::OnRunnerRestart {
-    match policy {
-        OnRunnerRestart::Adopt => v1::OnRunnerRestart::Adopt,
-        OnRunnerRestart::Kill => v1::OnRunnerRestart::Kill,
-    }
 }
 
 fn some_signal(signal: i32) -> Option<i32> {
@@ -165,8 +194,18 @@ pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
         warn_before_ms: some_ms(spec.warn_before_ms),
         kill_signal: some_signal(spec.kill_signal).unwrap_or(SIGTERM),
         kill_grace_ms: spec.kill_grace_ms,
-        on_disconnect: on_disconnect_from_wire(spec.on_disconnect)?,
-        on_runner_restart: on_runner_restart_from_wire(spec.on_runner_restart)?,
+        on_disconnect: policy(
+            spec.on_disconnect,
+            on_disconnect_from_wire,
+            "on_disconnect",
+            "continue nor kill",
+        )?,
+        on_runner_restart: policy(
+            spec.on_runner_restart,
+            on_runner_restart_from_wire,
+            "on_runner_restart",
+            "adopt nor kill",
+        )?,
         limits: spec.limits.map(limits_from_wire).unwrap_or_default(),
         umask: spec.umask.unwrap_or(UMASK_DEFAULT),
         user: some_text(spec.user),
@@ -289,66 +328,6 @@ pub fn detail_to_wire(detail: EndDetail) -> v1::EndDetail {
     }
 }
 
-pub fn said_from_wire(status: i32) -> Option<Said> {
-    match v1::RunnerStatus::try_from(status) {
-        Ok(v1::RunnerStatus::Idle) => Some(Said::Idle),
-        Ok(v1::RunnerStatus::Running) => Some(Said::Running),
-        Ok(v1::RunnerStatus::Finished) => Some(Said::Finished),
-        Ok(v1::RunnerStatus::Failed) => Some(Said::Failed),
-        Ok(v1::RunnerStatus::Unspecified) | Err(_) => None,
-    }
-}
-
-pub fn said_to_wire(said: Said) -> v1::RunnerStatus {
-    match said {
-        Said::Idle => v1::RunnerStatus::Idle,
-        Said::Running => v1::RunnerStatus::Running,
-        Said::Finished => v1::RunnerStatus::Finished,
-        Said::Failed => v1::RunnerStatus::Failed,
-    }
-}
-
-pub fn reset_reason_to_wire(reason: ResetReason) -> v1::ResetReason {
-    match reason {
-        ResetReason::Ack => v1::ResetReason::Ack,
-        ResetReason::Stop => v1::ResetReason::Stop,
-        ResetReason::Unknown => v1::ResetReason::Unknown,
-    }
-}
-
-pub fn reset_reason_from_wire(reason: i32) -> Option<ResetReason> {
-    match v1::ResetReason::try_from(reason) {
-        Ok(v1::ResetReason::Ack) => Some(ResetReason::Ack),
-        Ok(v1::ResetReason::Stop) => Some(ResetReason::Stop),
-        Ok(v1::ResetReason::Unknown) => Some(ResetReason::Unknown),
-        Ok(v1::ResetReason::Unspecified) | Err(_) => None,
-    }
-}
-
-pub fn stopped_by_to_wire(by: Option<StoppedBy>) -> v1::StoppedBy {
-    match by {
-        None => v1::StoppedBy::Unspecified,
-        Some(StoppedBy::Reset) => v1::StoppedBy::Reset,
-        Some(StoppedBy::Timeout) => v1::StoppedBy::Timeout,
-        Some(StoppedBy::Fence) => v1::StoppedBy::Fence,
-        Some(StoppedBy::Drain) => v1::StoppedBy::Drain,
-        Some(StoppedBy::Silence) => v1::StoppedBy::Silence,
-        Some(StoppedBy::RunnerRestart) => v1::StoppedBy::RunnerRestart,
-    }
-}
-
-fn stopped_by_from_wire(by: i32) -> Option<StoppedBy> {
-    match v1::StoppedBy::try_from(by) {
-        Ok(v1::StoppedBy::Reset) => Some(StoppedBy::Reset),
-        Ok(v1::StoppedBy::Timeout) => Some(StoppedBy::Timeout),
-        Ok(v1::StoppedBy::Fence) => Some(StoppedBy::Fence),
-        Ok(v1::StoppedBy::Drain) => Some(StoppedBy::Drain),
-        Ok(v1::StoppedBy::Silence) => Some(StoppedBy::Silence),
-        Ok(v1::StoppedBy::RunnerRestart) => Some(StoppedBy::RunnerRestart),
-        Ok(v1::StoppedBy::Unspecified) | Err(_) => None,
-    }
-}
-
 /// What a runner reports of an ended child. The text is cleaned of NUL, so that one odd message
 /// cannot spoil a batch, and cut to its bound.
 pub fn report_from_wire(result: &v1::TaskResult) -> Result<Report, Invalid> {
@@ -363,7 +342,7 @@ pub fn report_from_wire(result: &v1::TaskResult) -> Result<Report, Invalid> {
         exit_code: result.exit_code,
         signal: result.signal,
         message: clean(&result.message, MESSAGE_CHARS_MAX),
-        stopped_by: stopped_by_from_wire(result.stopped_by),
+        stopped_by: stopper_from_wire(result.stopped_by),
         ran_ms,
     })
 }
@@ -463,7 +442,7 @@ mod tests {
             Some(StoppedBy::Silence),
             Some(StoppedBy::RunnerRestart),
         ] {
-            assert_eq!(stopped_by_from_wire(stopped_by_to_wire(by).into()), by);
+            assert_eq!(stopper_from_wire(stopped_by_to_wire(by).into()), by);
         }
     }
 

@@ -8,6 +8,7 @@ pub mod signal;
 pub mod spec;
 pub mod state;
 pub mod transition;
+mod validate;
 
 pub use detail::EndDetail;
 pub use limits::Limits;
