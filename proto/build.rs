@@ -3,7 +3,11 @@
 use prost::Message as _;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["systole/v1/task.proto", "systole/v1/runner.proto"];
+    let files = [
+        "systole/v1/task.proto",
+        "systole/v1/runner.proto",
+        "systole/v1/access.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }

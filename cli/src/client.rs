@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use systole_proto::v1;
+use systole_proto::v1::access_service_client::AccessServiceClient;
 use systole_proto::v1::runner_admin_client::RunnerAdminClient;
 use systole_proto::v1::task_service_client::TaskServiceClient;
 use systole_shared::limits::GET_IDS_MAX;
@@ -162,6 +163,10 @@ impl Client {
         RunnerAdminClient::new(self.target().channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
+    fn access(&self) -> AccessServiceClient<Channel> {
+        AccessServiceClient::new(self.target().channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
     /// Repeats `call` while the failure is one that passes, for a few seconds.
     async fn unary<T, F>(&self, call: impl Fn() -> F) -> Result<T, Failure>
     where
@@ -276,6 +281,40 @@ impl Client {
         } else {
             Err(short_answer())
         }
+    }
+
+    /// Names the secret by its hash, so that a repeated call finds its own token.
+    pub async fn create_token(&self, request: v1::CreateTokenRequest) -> Result<v1::Token, Failure> {
+        let response = self
+            .unary(|| async { self.access().create_token(self.request(request.clone())).await })
+            .await?;
+        response.token.ok_or_else(short_answer)
+    }
+
+    pub async fn tokens(&self) -> Result<Vec<v1::Token>, Failure> {
+        let request = v1::ListTokensRequest {};
+        let response = self
+            .unary(|| async { self.access().list_tokens(self.request(request)).await })
+            .await?;
+        Ok(response.tokens)
+    }
+
+    /// One result per name, in order.
+    pub async fn revoke_tokens(&self, request: v1::RevokeTokensRequest) -> Result<Vec<v1::RevokeTokenResult>, Failure> {
+        let count = request.names.len();
+        let response = self
+            .unary(|| async { self.access().revoke_tokens(self.request(request.clone())).await })
+            .await?;
+        if response.results.len() == count {
+            Ok(response.results)
+        } else {
+            Err(short_answer())
+        }
+    }
+
+    pub async fn audit(&self, request: v1::ListAuditRequest) -> Result<v1::ListAuditResponse, Failure> {
+        self.unary(|| async { self.access().list_audit(self.request(request.clone())).await })
+            .await
     }
 
     /// One try; `follow` does the rest.

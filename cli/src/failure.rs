@@ -288,6 +288,8 @@ fn option_of(field: &str) -> String {
             format!("--{name}")
         }
         "ids" => "TASK".into(),
+        "names" => "NAME".into(),
+        "valid_for_ms" => "--expires".into(),
         other => other.to_owned(),
     }
 }
@@ -295,7 +297,8 @@ fn option_of(field: &str) -> String {
 /// Puts the option in front of the sentence, unless the sentence already begins with the field.
 fn with_field(field: &str, message: &str) -> String {
     // A sentence about a task names it: "no task 9999 (newest is 2210)".
-    let speaks_for_itself = message.starts_with("no ") || message.starts_with("task ");
+    let speaks_for_itself =
+        message.starts_with("no ") || message.starts_with("task ") || message.starts_with("the token ");
     if field.is_empty() || speaks_for_itself {
         return message.to_owned();
     }

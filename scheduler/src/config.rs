@@ -89,6 +89,8 @@ impl Default for Timing {
 pub struct Retention {
     /// Ended tasks and their output are deleted after this; zero keeps them; default 7 days.
     pub keep: Duration,
+    /// Who did what is known for this long; zero keeps it; default 366 days.
+    pub keep_audit: Duration,
     /// Stored output of all tasks together, bytes; the oldest goes first; default 10 GiB.
     pub output_budget: u64,
     /// Period of the clean-up; default 60 s.
@@ -99,6 +101,7 @@ impl Default for Retention {
     fn default() -> Self {
         Self {
             keep: Duration::from_secs(7 * 24 * 3600),
+            keep_audit: Duration::from_secs(366 * 24 * 3600),
             output_budget: 10 * 1024 * 1024 * 1024,
             period: Duration::from_secs(60),
         }

@@ -1,9 +1,10 @@
 //! One port: gRPC, and `/healthz` and `/readyz` over plain HTTP; with or without TLS.
 
-use crate::auth::Role;
+use crate::auth::guard::{guard, is_grpc};
 use crate::config::TlsFiles;
 use crate::context::Context;
-use crate::grpc::Guard;
+use crate::flow::Refusal;
+use crate::grpc::access::Access;
 use crate::grpc::admin::Admin;
 use crate::grpc::runners::Runners;
 use crate::grpc::tasks::Tasks;
@@ -16,16 +17,17 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::time::Duration;
+use systole_proto::v1::access_service_server::AccessServiceServer;
 use systole_proto::v1::runner_admin_server::RunnerAdminServer;
 use systole_proto::v1::runner_service_server::RunnerServiceServer;
 use systole_proto::v1::task_service_server::TaskServiceServer;
+use systole_shared::error::{Code, Kind};
 use systole_shared::limits::{BEAT_BYTES_MAX, MESSAGE_BYTES_MAX, STREAMS_PER_CONNECTION_MAX};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
-use tonic::service::interceptor::InterceptedService;
 
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 20_000;
@@ -39,10 +41,6 @@ const RUNNER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// All services and routes.
 pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
-    let guard = |role| Guard {
-        ctx: Arc::clone(&ctx),
-        role,
-    };
     let tasks = TaskServiceServer::new(Tasks { ctx: Arc::clone(&ctx) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
@@ -52,6 +50,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
     let admin = RunnerAdminServer::new(Admin { ctx: Arc::clone(&ctx) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let access = AccessServiceServer::new(Access { ctx: Arc::clone(&ctx) });
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(systole_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -59,30 +58,63 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .map_err(|error| StoreError::Other(format!("reflection: {error}")))?;
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report_health(Arc::clone(&ctx), reporter));
-    let grpc = Routes::new(InterceptedService::new(tasks, guard(Role::Admin)))
-        .add_service(InterceptedService::new(runners, guard(Role::Runner)))
-        .add_service(InterceptedService::new(admin, guard(Role::Admin)))
-        .add_service(InterceptedService::new(reflection, guard(Role::Admin)))
-        // Says only whether this replica serves, so balancers may ask without a token.
+    let grpc = Routes::new(tasks)
+        .add_service(runners)
+        .add_service(admin)
+        .add_service(access)
+        .add_service(reflection)
         .add_service(health);
     let plain = axum::Router::new()
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
-        .with_state(ctx);
-    Ok(grpc.into_axum_router().merge(plain).fallback(nothing_here))
+        .with_state(Arc::clone(&ctx));
+    Ok(grpc
+        .into_axum_router()
+        .merge(plain)
+        .fallback(nothing_here)
+        // Outermost: whatever is served, and however it came to be a route, has passed it.
+        .layer(axum::middleware::from_fn_with_state(ctx, guard)))
 }
 
 /// An unknown path, answered in the protocol of the caller.
-async fn nothing_here(request: axum::extract::Request) -> axum::response::Response {
-    let grpc = request
-        .headers()
-        .get(http::header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    if grpc {
+pub async fn nothing_here(request: axum::extract::Request) -> axum::response::Response {
+    if is_grpc(&request) {
         tonic::Status::unimplemented("this scheduler has no such call; is the client of a later version?").into_http()
     } else {
         axum::response::IntoResponse::into_response((StatusCode::NOT_FOUND, "nothing here; /healthz and /readyz are\n"))
     }
+}
+
+/// A refusal over plain HTTP.
+pub fn refuse(refusal: &Refusal) -> axum::response::Response {
+    let status = match refusal.code {
+        Code::TokenMissing => StatusCode::UNAUTHORIZED,
+        code => match code.kind() {
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Validation => StatusCode::BAD_REQUEST,
+            Kind::Conflict => StatusCode::CONFLICT,
+            Kind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Denied => StatusCode::FORBIDDEN,
+            Kind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
+            Kind::Unexpected => StatusCode::INTERNAL_SERVER_ERROR,
+        },
+    };
+    let body = serde_json::json!({"error": {
+        "code": refusal.code.name(),
+        "message": refusal.message,
+        "field": refusal.field,
+    }});
+    let mut response = axum::response::IntoResponse::into_response((
+        status,
+        [(http::header::CONTENT_TYPE, "application/json")],
+        format!("{body}\n"),
+    ));
+    if status == StatusCode::UNAUTHORIZED {
+        response
+            .headers_mut()
+            .insert(http::header::WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer"));
+    }
+    response
 }
 
 async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, &'static str) {
@@ -96,11 +128,12 @@ async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, &'static str) {
 }
 
 async fn report_health(ctx: Arc<Context>, reporter: tonic_health::server::HealthReporter) {
-    const NAMES: [&str; 4] = [
+    const NAMES: [&str; 5] = [
         "",
         "systole.v1.TaskService",
         "systole.v1.RunnerService",
         "systole.v1.RunnerAdmin",
+        "systole.v1.AccessService",
     ];
     loop {
         let status = if ctx.is_ready() {

@@ -50,16 +50,19 @@ macro_rules! catalogue {
 catalogue! {
     TaskNotFound = "NOTFOUND_004", NotFound, "the task does not exist or has ended";
     RunnerNotFound = "NOTFOUND_006", NotFound, "the runner does not exist";
+    TokenNotFound = "NOTFOUND_008", NotFound, "the token does not exist";
     InvalidPage = "VALIDATION_002", Validation, "a page size or page token is out of range";
     InvalidField = "VALIDATION_003", Validation, "a field of the request is wrong";
     BatchSize = "VALIDATION_004", Validation, "a batch is empty or too large";
     RunnerIdInUse = "CONFLICT_004", Conflict, "another process holds this runner id";
     KeyReused = "CONFLICT_005", Conflict, "the idempotency key was used with another body";
+    TokenExists = "CONFLICT_007", Conflict, "a token with this name exists already";
+    LastAdmin = "CONFLICT_008", Conflict, "it is the last admin token, without which nobody could make tokens";
     Draining = "UNAVAILABLE_001", Unavailable, "this scheduler is starting or stopping";
     StoreUnreachable = "UNAVAILABLE_003", Unavailable, "the database cannot be reached or is busy";
     StoreFull = "UNAVAILABLE_006", Unavailable, "the database cannot take more: disk full or read-only";
     Overloaded = "UNAVAILABLE_007", Exhausted, "too many requests are waiting; try again";
-    TokenMissing = "AUTH_001", Denied, "the call carries no token, or an unknown one";
+    TokenMissing = "AUTH_001", Denied, "the call carries no token, or one that is unknown, expired or revoked";
     TokenRole = "AUTH_002", Denied, "the token's role does not allow this call";
     Unexpected = "UNEXPECTED_001", Unexpected, "an error that should not happen; see the scheduler's log";
 }

@@ -102,6 +102,10 @@ pub const REDELIVERIES_MAX: u32 = 3;
 pub const REPLACEMENTS_MAX: u32 = 3;
 /// Deliveries of one callback before it is given up.
 pub const CALLBACK_TRIES_MAX: u32 = 8;
+/// Tokens of one cluster, revoked and expired ones included until they are forgotten.
+pub const TOKENS_MAX: usize = 1_000;
+/// How long a revoked or expired token is listed, ms (30 days).
+pub const TOKEN_GONE_KEEP_MS: i64 = 30 * 24 * 3_600_000;
 /// Calls under way at once on one connection.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 20_000;
 /// Free text that a runner reports about a failure.

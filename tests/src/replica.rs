@@ -3,6 +3,7 @@
 use crate::TestDb;
 use std::time::Duration;
 use systole_proto::v1;
+use systole_proto::v1::access_service_client::AccessServiceClient;
 use systole_proto::v1::runner_admin_client::RunnerAdminClient;
 use systole_proto::v1::runner_service_client::RunnerServiceClient;
 use systole_proto::v1::task_service_client::TaskServiceClient;
@@ -29,6 +30,7 @@ impl tonic::service::Interceptor for Token {
 
 pub type Tasks = TaskServiceClient<InterceptedService<Channel, Token>>;
 pub type Beats = RunnerServiceClient<InterceptedService<Channel, Token>>;
+pub type Access = AccessServiceClient<InterceptedService<Channel, Token>>;
 pub type Admin = RunnerAdminClient<InterceptedService<Channel, Token>>;
 
 /// Fast clocks: a lost runner is noticed in seconds.
@@ -51,9 +53,16 @@ pub struct Replica {
     runner_token: Token,
 }
 
+impl Token {
+    /// Of a secret.
+    pub fn bearer(secret: &str) -> Self {
+        Self(Some(format!("Bearer {secret}").parse().expect("header")))
+    }
+}
+
 fn token(path: &std::path::Path) -> Token {
     let text = std::fs::read_to_string(path).expect("token file");
-    Token(Some(format!("Bearer {}", text.trim()).parse().expect("header")))
+    Token::bearer(text.trim())
 }
 
 impl Replica {
@@ -103,6 +112,18 @@ impl Replica {
 
     pub fn admin(&self) -> Admin {
         RunnerAdminClient::with_interceptor(self.channel.clone(), self.admin_token.clone())
+    }
+
+    pub fn access(&self) -> Access {
+        AccessServiceClient::with_interceptor(self.channel.clone(), self.admin_token.clone())
+    }
+
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    pub fn admin_token(&self) -> Token {
+        self.admin_token.clone()
     }
 
     pub fn beats(&self) -> Beats {

@@ -1,6 +1,7 @@
 //! The command line. Values are checked here as far as one value alone can be wrong, so that the
 //! message names its option; what depends on other things is checked where it is used.
 
+mod access;
 mod completions;
 mod log;
 mod runner;
@@ -12,6 +13,7 @@ mod tasks;
 mod tests;
 mod value;
 
+pub use access::{AuditArgs, CreateTokenArgs, RevokeTokenArgs, TokenAction, TokenArgs};
 pub use completions::CompletionsArgs;
 pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
@@ -121,6 +123,10 @@ pub enum Command {
     Cancel(CancelArgs),
     /// List runners, and stop or resume giving them tasks
     Runners(RunnersArgs),
+    /// List, make and revoke tokens: who may do what
+    Token(TokenArgs),
+    /// List who did what
+    Audit(AuditArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
 }

@@ -120,6 +120,9 @@ pub struct ClusterArgs {
     /// Delete ended tasks and their output after this; 0 keeps them
     #[arg(long, value_name = "D", default_value = "7d", value_parser = duration)]
     pub keep: Duration,
+    /// Keep who did what for this long; 0 keeps it
+    #[arg(long, value_name = "D", default_value = "366d", value_parser = duration)]
+    pub keep_audit: Duration,
     /// Stored output of all tasks together; the oldest goes first
     #[arg(long, value_name = "SIZE", default_value = "10GiB", value_parser = size)]
     pub output_budget: u64,

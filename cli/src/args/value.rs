@@ -199,6 +199,12 @@ pub(super) fn reason(text: &str) -> Result<String, String> {
         .map_err(|invalid| brief_message(invalid, text))
 }
 
+pub(super) fn token_name(text: &str) -> Result<String, String> {
+    systole_shared::policy::access::check_token_name(text, "")
+        .map(|()| text.to_owned())
+        .map_err(|invalid| brief_message(invalid, text))
+}
+
 pub(super) fn key(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("the key is empty".into());

@@ -2,7 +2,6 @@
 
 use crate::args::{CancelArgs, Format, Global};
 use crate::client::Client;
-use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::{self, Output, color, json, text};
 use systole_proto::convert::state_from_wire;
@@ -24,16 +23,9 @@ pub async fn run(global: &Global, args: &CancelArgs) -> Result<u8, Failure> {
     }
     let results: Vec<(i64, v1::CancelResult)> = args.tasks.iter().copied().zip(results).collect();
     write(&results, &output);
-    // What was refused is told beside the results, whatever their form.
-    let mut exit = exit_code::OK;
-    for error in results.iter().filter_map(|(_, result)| result.error.as_ref()) {
-        let failure = Failure::from_item(error);
-        output::error(&failure.to_string());
-        if exit == exit_code::OK {
-            exit = failure.exit;
-        }
-    }
-    Ok(exit)
+    Ok(super::tell_errors(
+        results.iter().filter_map(|(_, result)| result.error.as_ref()),
+    ))
 }
 
 fn write(results: &[(i64, v1::CancelResult)], output: &Output) {

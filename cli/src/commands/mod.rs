@@ -1,5 +1,6 @@
 //! One file per command. A command takes its options and returns its exit status.
 
+mod audit;
 mod cancel;
 pub mod completions;
 mod logs;
@@ -10,12 +11,15 @@ mod runners;
 mod scheduler;
 mod show;
 mod submit;
+mod token;
 mod up;
 mod wait;
 pub mod warden;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
+use crate::{exit_code, output};
+use systole_proto::v1;
 
 pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
     let global = &cli.global;
@@ -31,9 +35,24 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Wait(args) => wait::run(global, args).await,
         Command::Cancel(args) => cancel::run(global, args).await,
         Command::Runners(args) => runners::run(global, args).await,
+        Command::Token(args) => token::run(global, args).await,
+        Command::Audit(args) => audit::run(global, args).await,
         Command::Completions(args) => Ok(completions::run(args)),
         Command::Warden(args) => warden::run(global, args),
     }
+}
+
+/// Tells what was refused beside the results, whatever their form. The exit status is that of the first.
+fn tell_errors<'e>(errors: impl Iterator<Item = &'e v1::ItemError>) -> u8 {
+    let mut exit = exit_code::OK;
+    for error in errors {
+        let failure = Failure::from_item(error);
+        output::error(&failure.to_string());
+        if exit == exit_code::OK {
+            exit = failure.exit;
+        }
+    }
+    exit
 }
 
 /// This machine's time, for display.

@@ -151,15 +151,9 @@ async fn cordon(client: &Client, output: &Output, args: &CordonArgs, cordon: boo
         Format::Id => done.for_each(|result| output::line(&result.runner)),
         Format::Table | Format::Wide => done.for_each(|result| output::line(&line(result, cordon))),
     }
-    let mut exit = exit_code::OK;
-    for error in results.iter().filter_map(|result| result.error.as_ref()) {
-        let failure = Failure::from_item(error);
-        output::error(&failure.to_string());
-        if exit == exit_code::OK {
-            exit = failure.exit;
-        }
-    }
-    Ok(exit)
+    Ok(super::tell_errors(
+        results.iter().filter_map(|result| result.error.as_ref()),
+    ))
 }
 
 fn line(result: &v1::CordonResult, cordon: bool) -> String {

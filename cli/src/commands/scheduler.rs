@@ -105,6 +105,7 @@ pub fn config(
     };
     config.retention = Retention {
         keep: cluster.keep,
+        keep_audit: cluster.keep_audit,
         output_budget: cluster.output_budget,
         period: cluster.retention_period,
     };

@@ -2,6 +2,10 @@
 //! the contract does. Ids are strings (a 64-bit number loses digits in JavaScript), times RFC 3339 in UTC,
 //! durations milliseconds, and what is not set is null.
 
+mod access;
+
+pub use access::{Audit, AuditEntry, CreatedToken, RevokedToken, Token, Tokens};
+
 use super::facts;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -4,6 +4,7 @@
 use super::{Refusal, after_end};
 use crate::context::Context;
 use crate::store::admin::{self, Held};
+use crate::store::audit::audit_tasks;
 use crate::store::finish::{self, End, Ended, LiveTask};
 use crate::store::{Class, StoreError, Tx};
 use std::collections::HashMap;
@@ -148,6 +149,8 @@ async fn transact(tx: &mut Tx, ids: &[i64], by: &str, reason: Option<String>) ->
         }
     }
     let ended = finish::end_tasks(tx, &ends).await?;
+    let changed: Vec<i64> = ends.iter().map(|end| end.task.id).chain(held.iter().copied()).collect();
+    audit_tasks(tx, by, "cancel", &changed, reason.as_deref().unwrap_or_default()).await?;
     let held = admin::cancel_held(tx, &held, by, reason).await?;
     Ok(Round { ended, held, seen })
 }

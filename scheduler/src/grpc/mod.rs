@@ -1,17 +1,16 @@
 //! gRPC: thin. Translates, calls `flow/`, translates back. No decisions here.
 
+pub mod access;
 pub mod admin;
 pub mod runners;
 pub mod tasks;
 
-use crate::auth::{Actor, Role};
-use crate::context::Context;
+use crate::auth::Actor;
 use crate::flow::Refusal;
-use std::sync::Arc;
 use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY};
 use systole_proto::v1;
 use systole_shared::error::{Code, Invalid, Kind};
-use systole_shared::limits::REASON_CHARS_MAX;
+use systole_shared::limits::{PAGE_DEFAULT, PAGE_MAX, REASON_CHARS_MAX};
 use systole_shared::task::spec::check_text;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
@@ -68,42 +67,20 @@ pub fn check_batch(count: usize, max: usize, field: &str) -> Result<(), Status> 
     Ok(())
 }
 
+/// Rows of a page.
+pub fn page_limit(limit: u32) -> Result<usize, Status> {
+    match usize::try_from(limit) {
+        Ok(0) => Ok(PAGE_DEFAULT),
+        Ok(limit) if limit <= PAGE_MAX => Ok(limit),
+        _ => Err(status(&Refusal::new(
+            Code::InvalidPage,
+            format!("limit: {limit} is outside 1 to {PAGE_MAX}"),
+        ))),
+    }
+}
+
 pub fn check_reason(reason: &str) -> Result<(), Status> {
     check_text(reason, "reason", REASON_CHARS_MAX).map_err(invalid)
-}
-
-/// Lets a call pass whose token has the right role, and notes who calls.
-#[derive(Clone)]
-pub struct Guard {
-    pub ctx: Arc<Context>,
-    pub role: Role,
-}
-
-impl tonic::service::Interceptor for Guard {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        let header = request
-            .metadata()
-            .get("authorization")
-            .and_then(|value| value.to_str().ok());
-        let actor = self.ctx.tokens.authenticate(header).map_err(|code| {
-            status(&Refusal::new(
-                code,
-                if header.is_none() {
-                    "this call needs a token: authorization: Bearer TOKEN"
-                } else {
-                    "this token is not known here; use the token file of this scheduler (SYSTOLE_TOKEN_FILE)"
-                },
-            ))
-        })?;
-        if actor.role != Role::Admin && actor.role != self.role {
-            return Err(status(&Refusal::new(
-                Code::TokenRole,
-                format!("the token {} may not do this: it is for runners only", actor.name),
-            )));
-        }
-        request.extensions_mut().insert(actor);
-        Ok(request)
-    }
 }
 
 /// Who calls; the guard put it there.

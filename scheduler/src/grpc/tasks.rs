@@ -1,6 +1,6 @@
 //! The task service.
 
-use super::{actor, check_batch, check_reason, invalid, item_error, status};
+use super::{actor, check_batch, check_reason, invalid, item_error, page_limit, status};
 use crate::context::{Context, FleetView};
 use crate::flow::cancel::no_such_task;
 use crate::flow::output::{self, Piece, Read};
@@ -19,7 +19,7 @@ use systole_proto::v1;
 use systole_proto::v1::task_service_server::TaskService;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
-use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX, PAGE_DEFAULT, PAGE_MAX};
+use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX};
 use systole_shared::policy::why::{Wanted, waiting_for};
 use systole_shared::task::{TaskSpec, TaskState};
 use systole_shared::time::format_utc;
@@ -239,14 +239,6 @@ fn store(error: crate::store::StoreError) -> Status {
 
 fn bad_page(message: &str) -> Status {
     status(&Refusal::new(Code::InvalidPage, message))
-}
-
-fn page_limit(limit: u32) -> Result<usize, Status> {
-    match usize::try_from(limit) {
-        Ok(0) => Ok(PAGE_DEFAULT),
-        Ok(limit) if limit <= PAGE_MAX => Ok(limit),
-        _ => Err(bad_page(&format!("limit: {limit} is outside 1 to {PAGE_MAX}"))),
-    }
 }
 
 fn filter(filter: Option<v1::TaskFilter>) -> Result<Filter, Status> {

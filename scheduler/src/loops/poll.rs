@@ -55,6 +55,10 @@ pub async fn pulse(ctx: Arc<Context>) {
 /// Looks at everything that a notification may have told.
 async fn tick(ctx: &Context) -> Result<(), StoreError> {
     ctx.tokens.set(ctx.db.tokens().await?);
+    let used = ctx.tokens.take_used();
+    if !used.is_empty() {
+        ctx.db.tokens_used(used, crate::auth::USED_WRITE_MS).await?;
+    }
     for (id, lane) in ctx.db.lanes_after(ctx.lanes.newest() - LANE_OVERLAP).await? {
         ctx.lanes.add(id, lane);
     }

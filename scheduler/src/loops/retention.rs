@@ -46,6 +46,15 @@ pub async fn pass(ctx: &Context) -> Result<(), StoreError> {
         }
     }
     ctx.db.clean_keys().await?;
+    ctx.db.forget_tokens().await?;
+    let keep_audit_ms = i64::try_from(ctx.config.retention.keep_audit.as_millis()).unwrap_or(i64::MAX);
+    if keep_audit_ms > 0 {
+        for _ in 0..STEPS_MAX {
+            if !ctx.db.clean_audit(keep_audit_ms).await? || !super::pause(ctx, STEP_REST).await {
+                break;
+            }
+        }
+    }
     ctx.db.forget_hosts(HOSTS_UNSEEN_MS).await?;
     drop_output(ctx).await
 }

@@ -1,5 +1,6 @@
 //! Changes by people and by time: cancel, cordon, admission of delayed tasks, retention.
 
+use super::audit::audit;
 use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::sql::Sql;
@@ -26,10 +27,6 @@ static UNCORDON: Sql = Sql::new(
 static RUNNERS_OF: Sql = Sql::new(
     "runners_of",
     "SELECT count(*) AS n FROM runner WHERE host = $1 AND ($2 = -1 OR slot = $2)",
-);
-static AUDIT: Sql = Sql::new(
-    "audit",
-    "INSERT INTO audit (at_ms, actor, action, subject, reason) VALUES ({now}, $1, $2, $3, $4)",
 );
 static ADMIT: Sql = Sql::new(
     "admit",
@@ -84,7 +81,6 @@ pub static STATEMENTS: &[&Sql] = &[
     &CORDON,
     &UNCORDON,
     &RUNNERS_OF,
-    &AUDIT,
     &ADMIT,
     &NEXT_DUE,
     &LANES_WITH_WORK,
@@ -115,13 +111,6 @@ pub async fn cancel_held(tx: &mut Tx, ids: &[i64], by: &str, reason: Option<Stri
         return Ok(Vec::new());
     }
     tx.all(&CANCEL_HELD, vec![batch(ids)?, by.into(), reason.into()]).await
-}
-
-/// Who did what to which part of the fleet.
-pub async fn audit(tx: &mut Tx, actor: &str, action: &str, subject: &str, reason: &str) -> Result<(), StoreError> {
-    tx.exec(&AUDIT, vec![actor.into(), action.into(), subject.into(), reason.into()])
-        .await
-        .map(drop)
 }
 
 #[derive(Clone, Debug, sqlx::FromRow)]

@@ -13,6 +13,7 @@
 //! Only this folder contains SQL; only [`db`] names the drivers.
 
 pub mod admin;
+pub mod audit;
 pub mod beats;
 pub mod claims;
 pub mod clocks;
@@ -28,6 +29,7 @@ pub mod read;
 pub mod setup;
 pub mod sql;
 pub mod submit;
+pub mod tokens;
 
 pub use db::{Class, Db, Tx};
 pub use error::StoreError;
@@ -36,6 +38,7 @@ pub use error::StoreError;
 pub fn statements() -> Vec<&'static sql::Sql> {
     [
         admin::STATEMENTS,
+        audit::STATEMENTS,
         beats::STATEMENTS,
         claims::STATEMENTS,
         clocks::STATEMENTS,
@@ -47,6 +50,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         read::STATEMENTS,
         setup::STATEMENTS,
         submit::STATEMENTS,
+        tokens::STATEMENTS,
     ]
     .concat()
 }

@@ -1,4 +1,4 @@
-//! What a replica reads and writes once at its start: cluster facts and first tokens.
+//! What a replica reads and writes once at its start: cluster facts.
 
 use super::db::{Class, Db};
 use super::error::StoreError;
@@ -9,17 +9,6 @@ static PUT_SETTING: Sql = Sql::new(
     "INSERT INTO setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
 );
 static GET_SETTING: Sql = Sql::new("get_setting", "SELECT value FROM setting WHERE name = $1");
-static PUT_TOKEN: Sql = Sql::new(
-    "put_token",
-    "INSERT INTO token (name, role, hash, created_at_ms, created_by) VALUES ($1, $1, $2, {now}, $3) \
-     ON CONFLICT (name) DO NOTHING",
-);
-static RENEW_TOKEN: Sql = Sql::new(
-    "renew_token",
-    "INSERT INTO token (name, role, hash, created_at_ms, created_by) VALUES ($1, $1, $2, {now}, $3) \
-     ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, created_at_ms = excluded.created_at_ms, created_by = excluded.created_by",
-);
-static TOKENS: Sql = Sql::new("tokens", "SELECT name, role, hash, created_by FROM token ORDER BY name");
 static POSTGRES_FACTS: Sql = Sql::new(
     "postgres_facts",
     "SELECT current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit, \
@@ -32,16 +21,6 @@ static TICK: Sql = Sql::new(
     "tick",
     "INSERT INTO setting (name, value) VALUES ('last_tick', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
 );
-
-/// A token as it is stored.
-#[derive(Clone, Debug, sqlx::FromRow)]
-pub struct TokenRow {
-    pub name: String,
-    pub role: String,
-    /// SHA-256 of the token, hex.
-    pub hash: String,
-    pub created_by: String,
-}
 
 #[derive(sqlx::FromRow)]
 struct Value {
@@ -76,27 +55,6 @@ impl Db {
                 tx.exec(&PUT_SETTING, vec![name.into(), proposal.into()]).await?;
                 Ok(tx.one::<Value>(&GET_SETTING, vec![name.into()]).await?.value)
             })
-        })
-        .await
-    }
-
-    pub async fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
-        self.read("tokens", |tx| Box::pin(async move { tx.all(&TOKENS, vec![]).await }))
-            .await
-    }
-
-    /// True when this replica's token was stored; false when another one was first.
-    pub async fn put_token(
-        &self,
-        name: &'static str,
-        hash: String,
-        by: String,
-        renew: bool,
-    ) -> Result<bool, StoreError> {
-        let sql = if renew { &RENEW_TOKEN } else { &PUT_TOKEN };
-        self.write("put_token", Class::Api, move |tx| {
-            let (hash, by) = (hash.clone(), by.clone());
-            Box::pin(async move { Ok(tx.exec(sql, vec![name.into(), hash.into(), by.into()]).await? == 1) })
         })
         .await
     }
@@ -160,12 +118,4 @@ impl Db {
 }
 
 /// For the test that prepares every statement.
-pub static STATEMENTS: &[&Sql] = &[
-    &PUT_SETTING,
-    &GET_SETTING,
-    &PUT_TOKEN,
-    &RENEW_TOKEN,
-    &TOKENS,
-    &NOW,
-    &TICK,
-];
+pub static STATEMENTS: &[&Sql] = &[&PUT_SETTING, &GET_SETTING, &NOW, &TICK];

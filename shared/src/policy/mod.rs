@@ -1,6 +1,7 @@
 //! Rules that are functions of values: who is stale, which lane a runner serves, what follows a failure, when a
 //! runner that is cut off ends its child.
 
+pub mod access;
 pub mod fence;
 pub mod lane;
 pub mod retry;

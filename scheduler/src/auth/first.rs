@@ -1,93 +1,10 @@
-//! Who may call what. Tokens are 32 random bytes, stored as SHA-256 and compared in constant time.
+//! The tokens of the first start, and the files that they are in.
 
-use crate::store::setup::TokenRow;
+use super::{hash, new_secret};
 use crate::store::{Db, StoreError};
-use sha2::{Digest, Sha256};
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::RwLock;
-use subtle::ConstantTimeEq as _;
-use systole_shared::error::Code;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Admin,
-    Runner,
-}
-
-/// Who calls.
-#[derive(Clone, Debug)]
-pub struct Actor {
-    pub name: String,
-    pub role: Role,
-}
-
-/// The tokens that are valid, as last read.
-#[derive(Debug, Default)]
-pub struct Tokens {
-    known: RwLock<Vec<(String, Actor)>>,
-}
-
-impl Tokens {
-    pub fn set(&self, rows: Vec<TokenRow>) {
-        let known = rows
-            .into_iter()
-            .filter_map(|row| {
-                let role = match row.role.as_str() {
-                    "admin" => Role::Admin,
-                    "runner" => Role::Runner,
-                    _ => return None, // A role of a later version: nobody here knows what it may do.
-                };
-                Some((row.hash, Actor { name: row.name, role }))
-            })
-            .collect();
-        match self.known.write() {
-            Ok(mut guard) => *guard = known,
-            Err(poisoned) => *poisoned.into_inner() = known,
-        }
-    }
-
-    /// Who this `authorization` header belongs to.
-    pub fn authenticate(&self, header: Option<&str>) -> Result<Actor, Code> {
-        let token = header
-            .and_then(|h| h.strip_prefix("Bearer "))
-            .ok_or(Code::TokenMissing)?;
-        let hash = hash(token);
-        let known = match self.known.read() {
-            Ok(known) => known,
-            Err(poisoned) => poisoned.into_inner(),
-        };
-        // All are compared, so that the time does not tell which one nearly matched.
-        let mut found = None;
-        for (candidate, actor) in known.iter() {
-            if bool::from(candidate.as_bytes().ct_eq(hash.as_bytes())) {
-                found = Some(actor.clone());
-            }
-        }
-        found.ok_or(Code::TokenMissing)
-    }
-}
-
-/// SHA-256 of a token, hex.
-pub fn hash(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-/// Lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|nibble| char::from(DIGITS[usize::from(nibble)]))
-        .collect()
-}
-
-/// A new secret: a prefix that people recognise, and 32 random bytes.
-pub fn new_secret(prefix: &str) -> String {
-    format!("{prefix}_{}", hex(&rand::random::<[u8; 32]>()))
-}
 
 /// The files of the first start.
 #[derive(Clone, Debug)]
@@ -111,6 +28,13 @@ pub async fn first_tokens(db: &Db, folder: &Path, replica: &str, renew: bool) ->
     for (name, path) in [("admin", &files.admin), ("runner", &files.runner)] {
         let stored = known.iter().find(|row| row.name == name);
         let mut on_disk = std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        // Somebody took it away: it is not made again by a restart.
+        if stored.is_some_and(|row| row.revoked_at_ms.is_some()) && !renew {
+            notes.push(format!(
+                "the {name} token was revoked; use a token of your own, or start once with --renew-tokens"
+            ));
+            continue;
+        }
         if let (Some(row), false) = (stored, renew)
             && on_disk.as_deref().map(hash).as_deref() != Some(row.hash.as_str())
             && let Some(token) = neighbour(folder, path, &row.hash)
@@ -203,42 +127,4 @@ fn cannot(path: &Path, error: &std::io::Error) -> StoreError {
         "cannot write {}: {error}. Choose another folder with --token-dir, or make it writable",
         path.display()
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_whole_known_token_is_accepted() {
-        let tokens = Tokens::default();
-        let token = new_secret("systole_admin");
-        tokens.set(vec![TokenRow {
-            name: "admin".into(),
-            role: "admin".into(),
-            hash: hash(&token),
-            created_by: "test".into(),
-        }]);
-        let header = format!("Bearer {token}");
-        assert_eq!(
-            tokens.authenticate(Some(&header)).map(|actor| actor.role),
-            Ok(Role::Admin)
-        );
-        let cut = &header[..header.len() - 1];
-        for wrong in [None, Some(""), Some("Bearer "), Some(token.as_str()), Some(cut)] {
-            assert!(tokens.authenticate(wrong).is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn a_role_of_a_later_version_may_do_nothing() {
-        let tokens = Tokens::default();
-        tokens.set(vec![TokenRow {
-            name: "x".into(),
-            role: "superuser".into(),
-            hash: hash("x"),
-            created_by: "test".into(),
-        }]);
-        assert!(tokens.authenticate(Some("Bearer x")).is_err());
-    }
 }

@@ -1,0 +1,123 @@
+//! `systole audit`: who did what.
+
+use crate::args::{AuditArgs, Format, Global};
+use crate::client::Client;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::output::table::{self, Column, Text, plain};
+use crate::output::{self, Output, json, text};
+use systole_proto::convert::time_to_wire;
+use systole_proto::v1;
+
+/// Rows of a table when nobody says otherwise.
+const TABLE_ROWS: u64 = 20;
+/// Entries of one call.
+const PAGE: u64 = 1_000;
+
+const COLUMNS: [Column; 6] = [
+    Column::whole("WHEN").droppable(2),
+    Column::cut("WHO", 6),
+    Column::cut("ACTION", 6),
+    Column::cut("SUBJECT", 6),
+    Column::cut("REASON", 8),
+    Column::cut("DETAIL", 8).droppable(1),
+];
+
+pub async fn run(global: &Global, args: &AuditArgs) -> Result<u8, Failure> {
+    let output = Output::new(global);
+    let client = Client::new(global)?;
+    let limit = args.limit.unwrap_or(if output.format.is_for_people() {
+        TABLE_ROWS
+    } else {
+        u64::MAX
+    });
+    let mut entries: Vec<v1::AuditEntry> = Vec::new();
+    let mut count = 0;
+    let mut page_token = String::new();
+    let more = loop {
+        let response = client
+            .audit(request(
+                args,
+                (limit - count).min(PAGE),
+                std::mem::take(&mut page_token),
+            ))
+            .await?;
+        count += response.entries.len() as u64;
+        match output.format {
+            Format::Jsonl => response
+                .entries
+                .iter()
+                .for_each(|entry| json::object(&json::AuditEntry::from(entry))),
+            Format::Id => response
+                .entries
+                .iter()
+                .for_each(|entry| output::line(&entry.id.to_string())),
+            Format::Table | Format::Wide | Format::Json => entries.extend(response.entries),
+        }
+        if response.next_page_token.is_empty() {
+            break false;
+        }
+        if count >= limit {
+            break true;
+        }
+        page_token = response.next_page_token;
+    };
+    match output.format {
+        Format::Jsonl | Format::Id => {}
+        Format::Json => json::document(&json::Audit {
+            entries: entries.iter().map(json::AuditEntry::from).collect(),
+        }),
+        Format::Table | Format::Wide => {
+            let rows: Vec<Vec<Text>> = entries.iter().map(row).collect();
+            table::print(&COLUMNS, &rows, &output);
+        }
+    }
+    if more && args.limit.is_none() && output.width.is_some() {
+        output.note(&format!("the newest {TABLE_ROWS} are shown; -n shows more"));
+    }
+    Ok(exit_code::OK)
+}
+
+fn request(args: &AuditArgs, limit: u64, page_token: String) -> v1::ListAuditRequest {
+    v1::ListAuditRequest {
+        actor: args.actor.clone().unwrap_or_default(),
+        action: args.action.clone().unwrap_or_default(),
+        subject: args.subject.clone().unwrap_or_default(),
+        since_ms: args.since.map_or(0, time_to_wire),
+        until_ms: args.until.map_or(0, time_to_wire),
+        limit: u32::try_from(limit).unwrap_or(0),
+        page_token,
+    }
+}
+
+fn row(entry: &v1::AuditEntry) -> Vec<Text> {
+    vec![
+        plain(text::full_time(entry.at_ms)),
+        plain(entry.actor.as_str()),
+        plain(entry.action.as_str()),
+        plain(entry.subject.as_str()),
+        plain(entry.reason.as_str()),
+        plain(entry.detail.as_str()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_fits_40_columns() {
+        let entry = v1::AuditEntry {
+            id: 7,
+            at_ms: 1_800_000_000_000,
+            actor: "somebody@example.org".into(),
+            action: "token create".into(),
+            subject: "a-rather-long-name".into(),
+            reason: "because it had to be".into(),
+            detail: "operator, until 2027".into(),
+        };
+        let text = table::render(&COLUMNS, &[row(&entry)], Some(40), false);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(text.contains("somebo") && text.contains('…'), "{text}");
+    }
+}

@@ -1,0 +1,85 @@
+//! What each call needs: the one table of it. A call that is not in it is refused as unknown, whoever asks.
+
+use systole_shared::policy::access::Needs;
+
+/// Calls of gRPC by their path, and plain HTTP by method and path.
+pub const CALLS: &[(&str, Needs)] = &[
+    ("/systole.v1.TaskService/Submit", Needs::Operate),
+    ("/systole.v1.TaskService/Get", Needs::View),
+    ("/systole.v1.TaskService/List", Needs::View),
+    ("/systole.v1.TaskService/Count", Needs::View),
+    ("/systole.v1.TaskService/Cancel", Needs::Operate),
+    ("/systole.v1.TaskService/Watch", Needs::View),
+    ("/systole.v1.TaskService/ReadOutput", Needs::View),
+    ("/systole.v1.RunnerService/Heartbeat", Needs::Run),
+    ("/systole.v1.RunnerService/UploadOutput", Needs::Run),
+    ("/systole.v1.RunnerAdmin/List", Needs::View),
+    ("/systole.v1.RunnerAdmin/Cordon", Needs::Operate),
+    ("/systole.v1.RunnerAdmin/Uncordon", Needs::Operate),
+    ("/systole.v1.AccessService/CreateToken", Needs::Administer),
+    ("/systole.v1.AccessService/ListTokens", Needs::Administer),
+    ("/systole.v1.AccessService/RevokeTokens", Needs::Administer),
+    ("/systole.v1.AccessService/ListAudit", Needs::View),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Needs::View),
+    // Says only whether this replica serves, so balancers may ask without a token.
+    ("/grpc.health.v1.Health/Check", Needs::Nothing),
+    ("/grpc.health.v1.Health/Watch", Needs::Nothing),
+    ("GET /healthz", Needs::Nothing),
+    ("GET /readyz", Needs::Nothing),
+];
+
+/// What a call of gRPC needs.
+pub fn of_grpc(path: &str) -> Option<Needs> {
+    CALLS.iter().find(|(call, _)| *call == path).map(|(_, needs)| *needs)
+}
+
+/// What a route of plain HTTP needs. HEAD is a GET of which only the head is sent.
+pub fn of_http(method: &http::Method, route: &str) -> Option<Needs> {
+    let method = match method {
+        &http::Method::HEAD => "GET",
+        method => method.as_str(),
+    };
+    CALLS
+        .iter()
+        .find(|(call, _)| call.split_once(' ') == Some((method, route)))
+        .map(|(_, needs)| *needs)
+}
+
+/// The table as the documentation has it.
+pub fn table() -> String {
+    let mut text = String::from(
+        "| call | viewer | operator | admin | runner | without a token |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    for (call, needs) in CALLS {
+        use systole_shared::policy::access::Role::{Admin, Operator, Runner, Viewer};
+        let call = call.trim_start_matches('/');
+        text.push_str(&format!("| `{call}` |"));
+        for role in [Viewer, Operator, Admin, Runner] {
+            text.push_str(if role.may(*needs) { " yes |" } else { " |" });
+        }
+        text.push_str(if *needs == Needs::Nothing { " yes |\n" } else { " |\n" });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_call_is_named_once() {
+        let mut seen = std::collections::HashSet::new();
+        for (call, _) in CALLS {
+            assert!(seen.insert(call), "{call} is named twice");
+        }
+        assert_eq!(of_grpc("/systole.v1.TaskService/Nothing"), None);
+        assert_eq!(of_http(&http::Method::HEAD, "/healthz"), Some(Needs::Nothing));
+        assert_eq!(of_http(&http::Method::POST, "/healthz"), None);
+    }
+
+    #[test]
+    fn the_documentation_has_the_table() {
+        let docs = include_str!("../../../docs/access.md");
+        assert!(docs.contains(&table()), "docs/access.md must contain:\n{}", table());
+    }
+}
