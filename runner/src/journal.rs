@@ -14,6 +14,7 @@ use crate::spare::Spares;
 use crate::state_dir::make_private_dir;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -36,6 +37,9 @@ pub const JOURNAL: &str = "journal";
 pub const UNCLAIMED_KEEP_MS: i64 = 7 * 24 * 3_600_000;
 /// Tasks that ran longer than this have their result synced, ms.
 pub const RESULT_SYNC_AFTER_MS: u64 = 1_000;
+
+/// What is tried again before the next start of the warden.
+const TRASH_AGAIN_MAX: usize = 1_000;
 
 /// Written before the fork.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,11 +233,17 @@ impl Trash {
             let _ = queue.send(entry?.path());
         }
         std::thread::Builder::new().name("trash".into()).spawn(move || {
+            // What could not be deleted, say for want of a descriptor, has its turn again after the next one.
+            let mut again: VecDeque<PathBuf> = VecDeque::new();
             for path in paths {
-                if let Err(error) = std::fs::remove_dir_all(&path)
-                    && error.kind() != io::ErrorKind::NotFound
-                {
-                    tracing::warn!(path = %path.display(), %error, "what an ended task left could not be deleted");
+                for path in [Some(path), again.pop_front()].into_iter().flatten() {
+                    if let Err(error) = std::fs::remove_dir_all(&path)
+                        && error.kind() != io::ErrorKind::NotFound
+                    {
+                        tracing::warn!(path = %path.display(), %error, "what an ended task left could not be deleted");
+                        again.push_back(path);
+                        again.truncate(TRASH_AGAIN_MAX);
+                    }
                 }
             }
         })?;

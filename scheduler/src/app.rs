@@ -124,6 +124,7 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         parked,
         beats: heartbeat::Beats::default(),
         registered: heartbeat::Registered::default(),
+        faults: heartbeat::Faults::default(),
         submissions: submit::Submissions::default(),
         fleet: crate::context::Fleet::default(),
         health: Health::default(),

@@ -3,7 +3,7 @@
 use crate::auth::Tokens;
 use crate::clock::boottime_ms;
 use crate::config::Config;
-use crate::flow::heartbeat::{Beats, Registered};
+use crate::flow::heartbeat::{Beats, Faults, Registered};
 use crate::flow::submit::Submissions;
 use crate::lanes::Lanes;
 use crate::parked::Parked;
@@ -29,6 +29,7 @@ pub struct Context {
     pub wake: Wake,
     pub beats: Beats,
     pub registered: Registered,
+    pub faults: Faults,
     pub submissions: Submissions,
     pub fleet: Fleet,
     pub health: Health,

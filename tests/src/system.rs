@@ -237,6 +237,21 @@ impl System {
         Process::spawn(&mut command, self.folder.path().join(format!("{name}.log")))
     }
 
+    /// The warden of a runner that does not start one itself, not started yet.
+    pub fn warden_command(&self, name: &str) -> Command {
+        let mut command = Command::new(binary());
+        command
+            .arg("warden")
+            .arg("--data-dir")
+            .arg(self.folder.path().join(name));
+        command
+    }
+
+    /// Starts a process that ends with the test, its output in the log of this name.
+    pub fn start(&self, log: &str, command: &mut Command) -> Process {
+        Process::spawn(command, self.folder.path().join(format!("{log}.log")))
+    }
+
     /// The command line, not started yet.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(binary());

@@ -9,6 +9,7 @@ use crate::output::table::{self, Column, Text, plain};
 use crate::output::{self, Output, color, facts, json, text};
 use systole_proto::v1;
 use systole_shared::limits::PAGE_MAX;
+use systole_shared::policy::host_fault::words;
 
 const COLUMNS: [Column; 7] = [
     Column::cut("RUNNER", 12),
@@ -20,7 +21,10 @@ const COLUMNS: [Column; 7] = [
     Column::whole("SEEN").droppable(4),
 ];
 
-const WIDE_COLUMNS: [Column; 11] = [
+/// Beside the others when any runner has a fault.
+const FAULT: Column = Column::cut("FAULT", 20);
+
+const WIDE_COLUMNS: [Column; 12] = [
     Column::whole("RUNNER"),
     Column::whole("STATE"),
     Column::whole("TASK"),
@@ -30,6 +34,7 @@ const WIDE_COLUMNS: [Column; 11] = [
     Column::whole("SEEN"),
     Column::whole("CLOCK"),
     Column::whole("CORDON"),
+    Column::whole("FAULT"),
     Column::whole("GUARD"),
     Column::whole("HOST"),
 ];
@@ -73,6 +78,14 @@ async fn list(client: &Client, output: &Output, host: &str) -> Result<u8, Failur
         Format::Json => json::document(&json::Runners {
             runners: runners.iter().map(json::Runner::from).collect(),
         }),
+        Format::Table if runners.iter().any(|runner| runner.fault.is_some()) => {
+            let columns: Vec<Column> = COLUMNS.into_iter().chain([FAULT]).collect();
+            let mut rows = rows(&runners, false);
+            for (row, runner) in rows.iter_mut().zip(&runners) {
+                row.push(plain(fault(runner, now_ms())));
+            }
+            table::print(&columns, &rows, output);
+        }
         Format::Table => table::print(&COLUMNS, &rows(&runners, false), output),
         Format::Wide => table::print(&WIDE_COLUMNS, &rows(&runners, true), output),
     }
@@ -127,11 +140,25 @@ fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
         row.extend([
             plain(format!("{:+} ms", runner.clock_skew_ms)),
             plain(cordon),
+            plain(fault(runner, now)),
             plain(facts::guard(&runner.host_facts).unwrap_or_default()),
             plain(facts::others(&runner.host_facts)),
         ]);
     }
     row
+}
+
+/// What its host cannot do and since when; empty for a healthy one.
+fn fault(runner: &v1::Runner, now: u64) -> String {
+    match &runner.fault {
+        None => String::new(),
+        Some(fault) => format!(
+            "{} since {}: {}",
+            words(&fault.kind),
+            text::short_time(runner.fault_at_ms, now),
+            fault.detail
+        ),
+    }
 }
 
 async fn cordon(client: &Client, output: &Output, args: &CordonArgs, cordon: bool) -> Result<u8, Failure> {
@@ -186,6 +213,23 @@ mod tests {
         let text = table::render(&COLUMNS, &[row(&runner, 0, false)], Some(40), false);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         assert!(text.contains("db-01/0") && text.contains("ready"), "{text}");
+    }
+
+    #[test]
+    fn a_fault_is_shown_with_its_reason_and_since_when() {
+        let now = now_ms();
+        let runner = v1::Runner {
+            fault: Some(v1::HostFault {
+                kind: "disk_full".into(),
+                detail: "8K are free".into(),
+            }),
+            fault_at_ms: now,
+            ..v1::Runner::default()
+        };
+        let shown = fault(&runner, now);
+        let since = text::short_time(now, now);
+        assert_eq!(shown, format!("disk full since {since}: 8K are free"));
+        assert_eq!(fault(&v1::Runner::default(), now), "");
     }
 
     #[test]

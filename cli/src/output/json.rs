@@ -212,6 +212,13 @@ pub struct CordonResult {
 }
 
 #[derive(Debug, Serialize)]
+pub struct HostFault {
+    pub kind: String,
+    pub detail: String,
+    pub since: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
 pub struct Runner {
     /// `host/slot`.
     pub runner: String,
@@ -228,6 +235,8 @@ pub struct Runner {
     pub cordoned_by: Option<String>,
     pub cordon_reason: Option<String>,
     pub cordoned_at: Option<String>,
+    /// What keeps the host from starting anything.
+    pub fault: Option<HostFault>,
     pub start_no: u64,
     /// As the runner told them.
     pub host_facts: Option<String>,
@@ -454,6 +463,11 @@ impl From<&v1::Runner> for Runner {
             cordoned_by: text(&runner.cordoned_by),
             cordon_reason: text(&runner.cordon_reason),
             cordoned_at: time(runner.cordoned_at_ms),
+            fault: runner.fault.as_ref().map(|fault| HostFault {
+                kind: fault.kind.clone(),
+                detail: fault.detail.clone(),
+                since: time(runner.fault_at_ms),
+            }),
             start_no: runner.start_no,
             host_facts: text(&runner.host_facts),
             guard: facts::guard(&runner.host_facts),

@@ -5,6 +5,7 @@ use crate::config::RunnerConfig;
 use systole_proto::{convert, v1};
 use systole_shared::heartbeat::Said;
 use systole_shared::limits::RESULTS_PER_BEAT_MAX;
+use systole_shared::policy::host_fault::HostFault;
 
 /// Longest command line in a beat, bytes.
 const COMMAND_LINE_BYTES_MAX: usize = 1_024;
@@ -26,6 +27,8 @@ pub struct Now {
     pub leaving: bool,
     pub max_task_id: i64,
     pub park_ms: u64,
+    pub fault_no: u64,
+    pub fault: Option<HostFault>,
 }
 
 pub fn request(config: &RunnerConfig, fixed: &Fixed, now: &Now, held: &Held) -> v1::HeartbeatRequest {
@@ -56,6 +59,11 @@ pub fn request(config: &RunnerConfig, fixed: &Fixed, now: &Now, held: &Held) -> 
             .as_ref()
             .map(|live| live.begin.command.clone())
             .unwrap_or_default(),
+        fault: now.fault.as_ref().map(|fault| v1::HostFault {
+            kind: fault.kind.name().into(),
+            detail: fault.detail.clone(),
+        }),
+        fault_no: now.fault_no,
     }
 }
 

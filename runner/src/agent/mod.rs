@@ -255,6 +255,7 @@ impl Agent {
 
     fn beat(&mut self, park_ms: u64) -> v1::HeartbeatRequest {
         self.seq += 1;
+        let (fault_no, fault) = self.context.warden.health();
         let now = beat::Now {
             slot: self.slot,
             seq: self.seq,
@@ -262,6 +263,8 @@ impl Agent {
             leaving: self.leaving,
             max_task_id: self.context.max_task_id.load(Ordering::Relaxed),
             park_ms,
+            fault_no,
+            fault,
         };
         beat::request(&self.context.config, &self.context.fixed, &now, &self.held)
     }
@@ -297,6 +300,8 @@ impl Agent {
             Some(Event::Started(task_id)) => self.started(task_id),
             Some(Event::Ended(ended)) => self.child_ended(*ended),
             Some(Event::NotBegun(task_id, why)) => self.not_begun(task_id, why),
+            // The next beat tells.
+            Some(Event::Health) => {}
             Some(Event::Inventory(inventory)) => self.take_inventory(inventory).await,
             // The client lives as long as the slots.
             None => std::future::pending().await,

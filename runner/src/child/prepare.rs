@@ -153,8 +153,9 @@ pub fn explain(refused: &Refused, program: &Path, dir: &Path, host: &str, user: 
         Some(libc::ETIMEDOUT) => {
             format!("program {shown} was not started{by}: {host} took too long to load it; try again")
         }
+        // Of the host itself it would be a fault: these are the limits of the user, or of the program.
         Some(libc::EAGAIN | libc::ENOMEM) => {
-            format!("program {shown} was not started: {host} has no room for another process ({error})")
+            format!("program {shown} was not started{by}: {host} has no room for it ({error})")
         }
         _ => format!("program {shown} was not started on {host}: {error}"),
     }

@@ -11,6 +11,7 @@ use crate::procfs;
 use crate::state_dir::WardenDir;
 use crate::sweep;
 use crate::warden::cgroup::Group;
+use crate::warden::health::{fault_of, fault_of_fork};
 use crate::warden::protocol::Start;
 use crate::warden::tree::Tree;
 use std::ffi::OsStr;
@@ -21,6 +22,7 @@ use std::os::unix::fs::{DirBuilderExt as _, fchown, lchown};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_shared::heartbeat::react::still_valid;
+use systole_shared::policy::host_fault::HostFault;
 
 /// What every start on this host needs.
 pub struct Place {
@@ -50,8 +52,8 @@ pub enum Launched {
     Held,
     /// The command cannot be started here; why, for a person.
     Failed(String, TaskFiles),
-    /// The runner itself cannot start anything now, e.g. for want of disk space.
-    NotStarted(String),
+    /// This host can start nothing now, e.g. for want of disk space: the task is for another one.
+    NotStarted(HostFault, Option<TaskFiles>),
 }
 
 /// `group`: where the child is to be born, if there are such groups here.
@@ -64,11 +66,11 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
     let files = match opened {
         Ok(files) => files,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Launched::Held,
-        Err(error) => return no_room(place, start, &error),
+        Err(error) => return no_room(place, &error, None),
     };
     let work = match work(&files, start.spec.dir.as_deref()) {
         Ok(work) => work,
-        Err(error) => return no_room(place, start, &error),
+        Err(error) => return no_room(place, &error, Some(files)),
     };
     let run_as = match run_as(start) {
         Ok(run_as) => run_as,
@@ -81,7 +83,7 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
     if let Some(run_as) = &run_as
         && let Err(error) = hand_over(&files, start.spec.dir.is_none().then_some(&work), run_as)
     {
-        return no_room(place, start, &error);
+        return no_room(place, &error, Some(files));
     }
     // The last moment: from here on the task runs.
     if !still_valid(boottime::now_ms().saturating_sub(start.beat_sent_ms), start.park_ms) {
@@ -113,6 +115,9 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
             Launched::Started(started, files)
         }
         Err(refused) => {
+            if let Some(fault) = fault_of_fork(&refused) {
+                return Launched::NotStarted(fault, Some(files));
+            }
             let user = start.spec.user.as_deref();
             let message = prepare::explain(&refused, &program, &work, &start.host, user);
             Launched::Failed(message, files)
@@ -132,11 +137,9 @@ fn record(task_id: i64, files: &TaskFiles, pid: i32) {
 }
 
 /// A full or broken disk is the host's fault, not the command's: the task is for another runner.
-fn no_room(place: &Place, start: &Start, error: &io::Error) -> Launched {
-    let (root, host) = (place.home.root.display(), &start.host);
-    Launched::NotStarted(format!(
-        "the runner on {host} cannot write to its data directory {root}: {error}"
-    ))
+fn no_room(place: &Place, error: &io::Error, files: Option<TaskFiles>) -> Launched {
+    let doing = format!("the data directory {} cannot be written", place.home.root.display());
+    Launched::NotStarted(fault_of(error, &doing), files)
 }
 
 /// The directory to start in.

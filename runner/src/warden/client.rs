@@ -1,7 +1,7 @@
 //! The agent's end of the sockets: finds the warden or starts one, keeps the connections, and brings each event to the slot it
 //! is about. After every new connection a slot gets the inventory of what the warden holds for it, which is the truth.
 
-use super::protocol::{self, Frames, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, ToWarden, Welcome, Why};
+use super::protocol::{self, Frames, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, ToWarden, Told, Welcome, Why};
 use super::{Plan, WORKERS, short_path, socket_name, worker_of};
 use crate::backoff::Backoff;
 use crate::error::RunnerError;
@@ -14,6 +14,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use systole_shared::policy::host_fault::HostFault;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
@@ -45,6 +46,8 @@ pub enum Event {
     Started(i64),
     NotBegun(i64, Why),
     Ended(Box<Ended>),
+    /// The health of the host changed: see [`Client::health`].
+    Health,
 }
 
 /// What the warden holds of one slot.
@@ -80,8 +83,20 @@ pub struct Client {
     starting: tokio::sync::Mutex<()>,
     /// The warden is to end: that it goes is no reason to start another.
     ending: AtomicBool,
+    health: Mutex<Known>,
+    /// The host had a fault at some time: else its health needs no lock.
+    was_faulty: AtomicBool,
     /// The warden was told to stop.
     pub draining: CancellationToken,
+}
+
+/// The health of the host, by the last warden that told it.
+#[derive(Debug, Default)]
+struct Known {
+    warden: u32,
+    told: Told,
+    /// Changes since this process was started.
+    changes: u64,
 }
 
 /// What the workers said at the first connection.
@@ -116,6 +131,8 @@ impl Client {
             slots: Mutex::default(),
             starting: tokio::sync::Mutex::new(()),
             ending: AtomicBool::new(false),
+            health: Mutex::default(),
+            was_faulty: AtomicBool::new(false),
             draining: CancellationToken::new(),
         });
         let mut greeting = Greeting {
@@ -240,8 +257,41 @@ impl Client {
             FromWarden::Welcome(_) => {}
             FromWarden::Started(started) => self.tell(started.slot, Event::Started(started.task_id)),
             FromWarden::NotBegun(NotBegun { task_id, slot, why }) => self.tell(slot, Event::NotBegun(task_id, why)),
+            FromWarden::Health(told) => self.learn_health(None, told),
             FromWarden::Ended(ended) => self.tell(ended.slot, Event::Ended(ended)),
             FromWarden::Draining(_) => self.is_draining(),
+        }
+    }
+
+    /// Counts the changes since this process was started, and what keeps the host from starting tasks.
+    pub fn health(&self) -> (u64, Option<HostFault>) {
+        if !self.was_faulty.load(Ordering::Relaxed) {
+            return (0, None);
+        }
+        let known = locked(&self.health);
+        (known.changes, known.told.fault.clone())
+    }
+
+    /// `warden`: said with a welcome. The words of both workers may overtake one another, so an older one changes nothing.
+    fn learn_health(&self, warden: Option<u32>, told: Told) {
+        {
+            let mut known = locked(&self.health);
+            let is_new_warden = warden.is_some_and(|warden| warden != known.warden);
+            if !is_new_warden && told.no <= known.told.no {
+                return;
+            }
+            known.warden = warden.unwrap_or(known.warden);
+            let changed = known.told.fault != told.fault;
+            known.told = told;
+            if !changed {
+                return;
+            }
+            known.changes += 1;
+            self.was_faulty.store(true, Ordering::Relaxed);
+        }
+        let slots: Vec<u32> = locked(&self.slots).keys().copied().collect();
+        for slot in slots {
+            self.tell(slot, Event::Health);
         }
     }
 
@@ -304,6 +354,7 @@ impl Client {
                     if welcome.draining {
                         self.is_draining();
                     }
+                    self.learn_health(Some(welcome.pid), welcome.health.clone());
                     return Ok((channel, *welcome));
                 }
                 Some(_) => {}

@@ -9,6 +9,7 @@
 pub mod cgroup;
 pub mod client;
 mod connection;
+pub mod health;
 mod keeper;
 pub mod protocol;
 mod task;
@@ -21,6 +22,7 @@ use crate::journal::{Ended, Journal};
 use crate::state_dir::WardenDir;
 use crate::{host, sweep};
 use cgroup::Cgroups;
+use health::Health;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::io;
@@ -40,6 +42,8 @@ pub const WORKERS: usize = 2;
 const BURY_EVERY: Duration = Duration::from_secs(1);
 /// Folders of former tasks that are kept for later ones, and with each three open files.
 const SPARES: usize = 64;
+/// Of the descriptors that this process may have, the spare folders take at most three times the part by this.
+const FILES_PER_SPARE: u64 = 16;
 
 /// How a warden is to behave.
 #[derive(Clone, Debug)]
@@ -58,6 +62,7 @@ struct Shared {
     plan: Plan,
     place: Place,
     cgroups: Option<Cgroups>,
+    health: Health,
     draining: AtomicBool,
     abandoned: AtomicBool,
     busy: AtomicUsize,
@@ -121,7 +126,7 @@ fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened,
         source,
     };
     home.sign().map_err(unusable)?;
-    let journal = Journal::open(&plan.data_dir, SPARES).map_err(unusable)?;
+    let journal = Journal::open(&plan.data_dir, spares()).map_err(unusable)?;
     if let Err(error) = journal.clean_unclaimed(systole_shared::clock::now_ms()) {
         tracing::warn!(%error, "unclaimed/ could not be cleaned");
     }
@@ -144,6 +149,7 @@ fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened,
             account: host::account(),
             null: std::fs::File::open("/dev/null").map_err(RunnerError::Host)?,
         },
+        health: Health::new(plan.data_dir.clone()),
         plan,
         cgroups,
         draining: AtomicBool::new(false),
@@ -159,6 +165,12 @@ fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened,
         .collect::<io::Result<Vec<_>>>()
         .map_err(RunnerError::Host)?;
     Ok(Opened { shared, workers })
+}
+
+fn spares() -> usize {
+    use nix::sys::resource::{Resource, getrlimit};
+    let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    usize::try_from(files / FILES_PER_SPARE).map_or(SPARES, |room| room.min(SPARES))
 }
 
 /// Under the lock of the directory: a socket that lies there is a dead warden's.
@@ -185,6 +197,21 @@ fn start_workers(workers: Vec<Worker>, ended: fn()) -> io::Result<Vec<JoinHandle
     workers.into_iter().enumerate().map(start).collect()
 }
 
+/// Looks after the health of the host, and tells the workers of each change, until the warden is abandoned.
+fn start_prober(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("health".into()).spawn(move || {
+        shared.health.probes_here();
+        while !shared.abandoned.load(Ordering::SeqCst) {
+            let before = shared.health.no();
+            let pause = shared.health.look();
+            if shared.health.no() != before {
+                shared.wake();
+            }
+            std::thread::park_timeout(pause);
+        }
+    })
+}
+
 /// A warden in threads of this process, for tests. Dropped, it is as if a warden's process was killed: nothing is told or
 /// tidied, and the main processes of its tasks die with the threads.
 pub struct Inside {
@@ -198,7 +225,8 @@ impl Inside {
         adopt_orphans();
         let home = WardenDir::open(&plan.data_dir, &host::machine_id())?;
         let Opened { shared, workers } = open(plan, home, None)?;
-        let workers = start_workers(workers, || {}).map_err(RunnerError::Host)?;
+        let mut workers = start_workers(workers, || {}).map_err(RunnerError::Host)?;
+        workers.push(start_prober(Arc::clone(&shared)).map_err(RunnerError::Host)?);
         Ok(Self { shared, workers })
     }
 
@@ -212,6 +240,7 @@ impl Drop for Inside {
     fn drop(&mut self) {
         self.shared.abandoned.store(true, Ordering::SeqCst);
         self.shared.wake();
+        self.shared.health.hurry();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
@@ -246,6 +275,8 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
         let _ = nix::sys::signal::kill(nix::unistd::getpid(), Signal::SIGUSR1);
     })
     .map_err(RunnerError::Host)?;
+    // Its last look is that of the process.
+    start_prober(Arc::clone(&shared)).map_err(RunnerError::Host)?;
     shed_code();
     while !workers.iter().all(JoinHandle::is_finished) {
         match next_signal(&signals, BURY_EVERY) {

@@ -8,6 +8,7 @@ use crate::journal::{Begin, Ended};
 use serde::{Deserialize, Serialize};
 use std::io;
 use systole_shared::heartbeat::end::StoppedBy;
+use systole_shared::policy::host_fault::HostFault;
 use systole_shared::task::TaskSpec;
 
 /// Raised when a side must know of a change that a default cannot cover.
@@ -97,6 +98,8 @@ pub enum FromWarden {
     Started(Started),
     NotBegun(NotBegun),
     Ended(Box<Ended>),
+    /// Whether the host can start tasks, after each change, and before the end of any task that it could not start.
+    Health(Told),
     /// The warden was told to stop: it starts nothing any more.
     Draining(Drain),
 }
@@ -115,9 +118,20 @@ pub struct Welcome {
     pub guard: String,
     #[serde(default)]
     pub draining: bool,
+    #[serde(default)]
+    pub health: Told,
     pub live: Vec<LiveTask>,
     /// Ended and not forgotten.
     pub ended: Vec<Ended>,
+}
+
+/// The health of the host, as this warden knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Rises with each change, in this warden's life.
+    pub no: u64,
+    /// `None`: it is well.
+    pub fault: Option<HostFault>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -7,6 +7,7 @@
 use super::Shared;
 use super::cgroup::{Cgroups, Group};
 use super::connection::Connection;
+use super::health::fault_of;
 use super::protocol::{
     self, Alive, Drain, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, Record, Start, Welcome, Why,
 };
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use systole_shared::heartbeat::end::StoppedBy;
+use systole_shared::policy::host_fault::FaultKind;
 use systole_shared::task::OutcomeKind;
 use systole_shared::task::spec::OnRunnerRestart;
 
@@ -33,6 +35,8 @@ const WAKE: u64 = u64::MAX - 2;
 const NEWCOMER: u64 = u64::MAX - 3;
 /// Events taken at once.
 const EVENTS: usize = 64;
+/// After an agent could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Groups kept for later tasks.
 const GROUPS_MAX: usize = 64;
 /// How long a warden without an agent and without tasks stays, if it is not told to stay for good.
@@ -46,6 +50,8 @@ struct Kept {
     /// Absent for ends of an earlier warden.
     files: Option<TaskFiles>,
     nobody_inside: bool,
+    /// It is on disk. Until then it is tried again whenever the host is well again.
+    is_written: bool,
 }
 
 pub struct Worker {
@@ -63,11 +69,14 @@ pub struct Worker {
     live: HashMap<i64, Live>,
     kept: HashMap<i64, Kept>,
     groups: Vec<Group>,
+    keeps_groups: bool,
     timers: BTreeSet<(Instant, i64)>,
     timer_of: HashMap<i64, Instant>,
     draining_since: Option<Instant>,
     /// Draining, and nothing lives any more.
     drained_at: Option<Instant>,
+    /// The last change of the host's health that the agent was told of.
+    health_told: u64,
     /// An agent is there, or a task lives; as the sibling was told.
     is_busy: bool,
     quiet_since: Instant,
@@ -84,6 +93,7 @@ impl Worker {
                 ended,
                 files: None,
                 nobody_inside: false,
+                is_written: true,
             };
             (kept.ended.task_id, kept)
         });
@@ -99,10 +109,12 @@ impl Worker {
             live: HashMap::new(),
             kept: kept.collect(),
             groups: Vec::new(),
+            keeps_groups: true,
             timers: BTreeSet::new(),
             timer_of: HashMap::new(),
             draining_since: None,
             drained_at: None,
+            health_told: 0,
             is_busy: false,
             quiet_since: Instant::now(),
         })
@@ -131,6 +143,7 @@ impl Worker {
                     id => self.child_event(i64::try_from(id).unwrap_or(0), now),
                 }
             }
+            self.tell_health();
             self.drain_if_told(now);
             self.end_without_agent(now);
             self.fire(Instant::now());
@@ -174,7 +187,18 @@ impl Worker {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // Out of descriptors, say: without a pause the same event would come again at once, for ever.
+                    tracing::warn!(%error, "an agent could not be accepted");
+                    self.groups.clear();
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    return;
+                }
+            };
             match Connection::new(stream, &self.epoll, NEWCOMER) {
                 Ok(connection) => self.newcomer = Some(connection),
                 Err(error) => tracing::warn!(%error, "an agent could not be accepted"),
@@ -281,6 +305,7 @@ impl Worker {
             }
         }
         self.agent_start = hello.start_no;
+        let health = self.shared.health.told();
         let live = self.live.values_mut().map(|live| {
             live.announce_at = None;
             LiveTask {
@@ -297,9 +322,11 @@ impl Worker {
             max_task_id: self.shared.place.home.max_task_id(),
             guard: self.shared.guard().into(),
             draining: self.draining_since.is_some(),
+            health: health.clone(),
             live: live.collect(),
             ended: self.kept.values().map(|kept| kept.ended.clone()).collect(),
         };
+        self.health_told = health.no;
         self.say(&FromWarden::Welcome(Box::new(welcome)));
     }
 
@@ -348,10 +375,47 @@ impl Worker {
                 let ended = Ended::without_child(&start.begin, OutcomeKind::StartFailed, message);
                 self.keep(ended, Some(files), true);
             }
-            Launched::NotStarted(message) => {
+            Launched::NotStarted(fault, files) => {
+                let message = format!("the runner on {} can start nothing: {}", start.host, fault.detail);
                 tracing::error!(task_id, "{message}");
-                self.record(&start.begin, OutcomeKind::NotStarted.name(), &message);
+                self.shared.health.failed(fault);
+                self.shared.wake();
+                self.tell_health();
+                let ended = Ended::without_child(&start.begin, OutcomeKind::NotStarted, message);
+                self.keep(ended, files, true);
             }
+        }
+    }
+
+    /// Before anything else is said, if there is news.
+    fn tell_health(&mut self) {
+        if self.shared.health.no() == self.health_told {
+            return;
+        }
+        let told = self.shared.health.told();
+        self.health_told = told.no;
+        // What is kept to be used again takes descriptors that a task needs.
+        self.keeps_groups = told
+            .fault
+            .as_ref()
+            .is_none_or(|fault| fault.kind != FaultKind::FileLimit);
+        if !self.keeps_groups {
+            self.groups.clear();
+        }
+        if told.fault.is_none() {
+            self.write_again();
+        }
+        self.say(&FromWarden::Health(told));
+    }
+
+    /// Ends that could not be written down before.
+    fn write_again(&mut self) {
+        for kept in self.kept.values_mut().filter(|kept| !kept.is_written) {
+            let written = match &kept.files {
+                Some(files) => files.end(&kept.ended),
+                None => self.shared.place.journal.end(&kept.ended),
+            };
+            kept.is_written = written.is_ok();
         }
     }
 
@@ -384,8 +448,12 @@ impl Worker {
             Some(files) => files.end(&ended),
             None => self.shared.place.journal.end(&ended),
         };
-        if let Err(error) = written {
+        if let Err(error) = &written {
             tracing::error!(task_id = ended.task_id, %error, "a result could not be written down; it is lost if the warden stops before it is reported");
+            self.shared
+                .health
+                .failed(fault_of(error, "the end of a task cannot be written down"));
+            self.tell_health();
         }
         self.say(&FromWarden::Ended(Box::new(ended.clone())));
         self.kept.insert(
@@ -394,6 +462,7 @@ impl Worker {
                 ended,
                 files,
                 nobody_inside,
+                is_written: written.is_ok(),
             },
         );
     }
@@ -442,7 +511,7 @@ impl Worker {
             if let Some(live) = self.live.remove(&task_id) {
                 let Over { ended, files, tree } = live.over();
                 let nobody_inside = tree.is_proven_empty();
-                if self.groups.len() < GROUPS_MAX {
+                if self.keeps_groups && self.groups.len() < GROUPS_MAX {
                     self.groups.extend(tree.into_group());
                 }
                 self.keep(ended, Some(files), nobody_inside);

@@ -2,6 +2,7 @@
 
 mod children;
 mod fake;
+mod faults;
 mod output;
 mod protocol;
 mod restart;

@@ -113,7 +113,7 @@ impl From<&Entry> for Wanted {
 enum Stand {
     /// Free, but nothing was there for it.
     Free,
-    /// Cordoned: set aside until it is offered again.
+    /// Cordoned or faulty: set aside until it is offered again, or beats anew.
     Aside,
     /// Its row moved on: the runner has given this beat up.
     Gone,
@@ -137,7 +137,7 @@ async fn give(tx: &mut Tx, wanted: &[Wanted], plan: &ClaimPlan) -> Result<Given,
                 Some(row)
                     if row.start_no == w.start_no && row.seq == w.seq && row.task_id.is_none() && !row.leaving =>
                 {
-                    if row.cordoned { Stand::Aside } else { Stand::Free }
+                    if row.closed { Stand::Aside } else { Stand::Free }
                 }
                 _ => Stand::Gone,
             };

@@ -15,6 +15,8 @@ pub fn state(row: &RunnerRow, lost_after_ms: i64) -> &'static str {
         "busy"
     } else if row.cordoned {
         "cordoned"
+    } else if row.fault.is_some() {
+        "faulty"
     } else {
         "ready"
     }
@@ -42,6 +44,7 @@ pub fn view(row: &RunnerRow, lost_after_ms: i64) -> RunnerView {
         labels: labels(row),
         live: !matches!(state, "left" | "lost"),
         cordoned: row.cordoned,
+        fault: row.fault.clone(),
         busy: row.task_id.map(|task| (task, row.busy_since_ms.unwrap_or(row.now_ms))),
     }
 }

@@ -131,5 +131,10 @@ fn to_wire(row: &RunnerRow, lost_after_ms: i64) -> v1::Runner {
         start_no: u64::try_from(row.start_no).unwrap_or(0),
         host_facts: row.facts.clone(),
         clock_skew_ms: row.clock_skew_ms,
+        fault: row.fault.as_ref().map(|kind| v1::HostFault {
+            kind: kind.clone(),
+            detail: row.fault_detail.clone().unwrap_or_default(),
+        }),
+        fault_at_ms: row.fault_at_ms.map_or(0, time_to_wire),
     }
 }

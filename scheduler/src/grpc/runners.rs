@@ -181,6 +181,11 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
     {
         return Err(Invalid::new("results", "the result of the named task is missing"));
     }
+    let fault_no = signed(request.fault_no, "fault_no")?;
+    let fault = request.fault.as_ref().map(parse_fault).transpose()?;
+    if fault.is_some() && fault_no == 0 {
+        return Err(Invalid::new("fault_no", "is missing; it counts the changes of `fault`"));
+    }
     let group = ctx.lanes.group(&request.queues, &labels);
     let json =
         |value: Result<String, serde_json::Error>| value.map_err(|error| Invalid::new("labels", error.to_string()));
@@ -208,7 +213,14 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
         leaving: request.leaving,
         park: Duration::from_millis(request.park_ms.min(PARK_MS_MAX)).min(ctx.config.timing.beat),
         max_task_id: request.max_task_id,
+        fault,
+        fault_no,
     })
+}
+
+fn parse_fault(fault: &v1::HostFault) -> Result<(String, String), Invalid> {
+    check_word(&fault.kind, "fault.kind")?;
+    Ok((fault.kind.clone(), clean(&fault.detail, MESSAGE_CHARS_MAX)))
 }
 
 fn check_identity(text: &str, field: &str) -> Result<(), Invalid> {

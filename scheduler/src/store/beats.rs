@@ -9,8 +9,12 @@ use std::collections::HashMap;
 use systole_shared::task::{EndDetail, OutcomeKind};
 
 macro_rules! runner_columns {
-    () => {
-        "r.host, r.slot, r.instance_id, r.start_no, r.seq, r.task_id, r.held_boot, r.redeliveries, r.cordoned, r.leaving"
+    ($closed:literal) => {
+        concat!(
+            "r.host, r.slot, r.instance_id, r.start_no, r.seq, r.task_id, r.held_boot, r.redeliveries, ",
+            $closed,
+            ", r.leaving"
+        )
     };
 }
 /// The rows of the runners in `$1`, locked by host and slot.
@@ -18,7 +22,7 @@ macro_rules! locked_runners {
     () => {
         concat!(
             "SELECT ",
-            runner_columns!(),
+            runner_columns!("(r.cordoned OR r.fault IS NOT NULL) AS closed"),
             " FROM runner AS r JOIN {each:$1} ON {is:r.host,e.value->>'host'} AND {is:r.slot,CAST(e.value->>'slot' AS BIGINT)} \
              ORDER BY r.host, r.slot {for_update_of:r}"
         )
@@ -37,7 +41,7 @@ static LOCK_BEATS: Sql = Sql::new(
         live_columns!(),
         " FROM task WHERE task.id {among_query:SELECT r.task_id FROM r WHERE r.task_id IS NOT NULL UNION ALL SELECT CAST(e.value AS BIGINT) FROM {each:$2}} \
            ORDER BY task.id {for_update}) SELECT ",
-        runner_columns!(),
+        runner_columns!("r.closed"),
         ", CAST(NULL AS BIGINT) AS id, CAST(NULL AS SMALLINT) AS status, CAST(NULL AS TEXT) AS terminating, \
            CAST(NULL AS TEXT) AS callback_url, CAST(NULL AS BIGINT) AS attempt, CAST(NULL AS BIGINT) AS max_retries, \
            CAST(NULL AS BIGINT) AS retry_delay_ms, CAST(NULL AS BIGINT) AS replacements, CAST(NULL AS BIGINT) AS timeout_ms, \
@@ -66,7 +70,7 @@ static GIVE_RUNNERS: Sql = Sql::new(
        CAST(e.value->>'start_no' AS BIGINT) AS start_no, CAST(e.value->>'seq' AS BIGINT) AS seq, \
        CAST(e.value->>'task_id' AS BIGINT) AS task_id, e.value->>'held_boot' AS held_boot FROM {each:$1}) AS x \
      WHERE {is:runner.host,x.host} AND {is:runner.slot,x.slot} AND runner.start_no = x.start_no AND runner.seq = x.seq \
-       AND runner.task_id IS NULL AND NOT runner.cordoned AND NOT runner.leaving",
+       AND runner.task_id IS NULL AND NOT runner.cordoned AND runner.fault IS NULL AND NOT runner.leaving",
 );
 static FREE_RUNNER: Sql = Sql::new(
     "free_runner",
@@ -111,7 +115,8 @@ pub struct RunnerRow {
     pub task_id: Option<i64>,
     pub held_boot: Option<String>,
     pub redeliveries: i64,
-    pub cordoned: bool,
+    /// Cordoned by a person, or faulty: it gets no new task.
+    pub closed: bool,
     pub leaving: bool,
 }
 
@@ -159,7 +164,7 @@ struct LockedRow {
     task_id: Option<i64>,
     held_boot: Option<String>,
     redeliveries: Option<i64>,
-    cordoned: Option<bool>,
+    closed: Option<bool>,
     leaving: Option<bool>,
     id: Option<i64>,
     status: Option<i16>,
@@ -202,7 +207,7 @@ impl LockedRow {
             task_id: self.task_id,
             held_boot: self.held_boot,
             redeliveries: self.redeliveries?,
-            cordoned: self.cordoned?,
+            closed: self.closed?,
             leaving: self.leaving?,
         })
     }

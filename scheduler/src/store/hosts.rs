@@ -46,7 +46,8 @@ static ORPHAN_TASKS: Sql = Sql::new(
 );
 static TAKE_RUNNERS: Sql = Sql::new(
     "take_runners",
-    "UPDATE runner SET instance_id = $2, start_no = $3, seq = 0, leaving = FALSE WHERE host = $1",
+    "UPDATE runner SET instance_id = $2, start_no = $3, seq = 0, leaving = FALSE, \
+       fault = NULL, fault_detail = NULL, fault_at_ms = NULL, fault_no = 0 WHERE host = $1",
 );
 static FREE_RUNNERS: Sql = Sql::new(
     "free_runners",
@@ -61,6 +62,13 @@ static PUT_RUNNERS: Sql = Sql::new(
     "put_runners",
     "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms) \
      SELECT $1, CAST(e.value AS BIGINT), $2, $3, 0, {now} FROM {each:$4} WHERE TRUE ON CONFLICT DO NOTHING",
+);
+/// Of all slots at once, by the process that holds them; an older word than the last changes nothing.
+static SET_FAULT: Sql = Sql::new(
+    "set_fault",
+    "UPDATE runner SET fault = $4, fault_detail = $5, fault_no = $3, \
+       fault_at_ms = CASE WHEN CAST($4 AS TEXT) IS NULL THEN NULL WHEN fault = $4 THEN fault_at_ms ELSE {now} END \
+     WHERE host = $1 AND start_no = $2 AND fault_no <= $3",
 );
 static FORGET_HOSTS: Sql = Sql::new(
     "forget_hosts",
@@ -82,6 +90,7 @@ pub static STATEMENTS: &[&Sql] = &[
     &FREE_RUNNERS,
     &DROP_SURPLUS,
     &PUT_RUNNERS,
+    &SET_FAULT,
     &FORGET_HOSTS,
     &FORGET_RUNNERS,
 ];
@@ -105,6 +114,16 @@ pub struct Registration {
     pub beat_ms: i64,
 }
 
+/// What the process of a host says of its fault.
+#[derive(Clone, Debug)]
+pub struct FaultSaid {
+    pub host: String,
+    pub start_no: i64,
+    pub no: i64,
+    /// Its name, and a sentence.
+    pub fault: Option<(String, String)>,
+}
+
 #[derive(sqlx::FromRow)]
 struct HostRow {
     instance_id: String,
@@ -120,6 +139,29 @@ struct Silence {
 }
 
 impl Db {
+    /// Writes what a host said of its fault into all its rows. Rows that were changed, 0 where another process holds them or
+    /// said something newer.
+    pub async fn set_fault(&self, said: Arc<FaultSaid>) -> Result<u64, StoreError> {
+        self.write("set_fault", Class::Beats, move |tx| {
+            let said = Arc::clone(&said);
+            Box::pin(async move {
+                let host = said.host.as_str();
+                // In the order in which every batch of beats locks them.
+                tx.exec(&LOCK_RUNNERS_OF, vec![host.into()]).await?;
+                let (kind, detail) = said.fault.clone().unzip();
+                let args = vec![
+                    host.into(),
+                    said.start_no.into(),
+                    said.no.into(),
+                    kind.into(),
+                    detail.into(),
+                ];
+                tx.exec(&SET_FAULT, args).await
+            })
+        })
+        .await
+    }
+
     /// Decides who holds the host, and writes it. All slots change hands at once.
     pub async fn register(&self, registration: Arc<Registration>) -> Result<Identity, StoreError> {
         self.write("register", Class::Beats, move |tx| {

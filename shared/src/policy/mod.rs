@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod fence;
+pub mod host_fault;
 pub mod lane;
 pub mod retry;
 pub mod stale;

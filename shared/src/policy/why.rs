@@ -1,5 +1,6 @@
 //! Why a task waits, in one line for a person.
 
+use super::host_fault::words;
 use super::lane::{Labels, missing_labels, serves_queue};
 use crate::id::{RunnerId, Target};
 use crate::time::format_duration;
@@ -12,6 +13,8 @@ pub struct RunnerView {
     pub labels: Labels,
     pub live: bool,
     pub cordoned: bool,
+    /// The name of what keeps its host from starting anything.
+    pub fault: Option<String>,
     /// The task it holds and since when, ms of the database's clock.
     pub busy: Option<(i64, i64)>,
 }
@@ -71,11 +74,27 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
             None => format!("no live runner has {lacks}"),
         };
     }
-    let open: Vec<&&&RunnerView> = fits.iter().filter(|r| !r.cordoned).collect();
+    let cordoned = fits.iter().filter(|r| r.cordoned).count();
+    let faulty: Vec<&RunnerView> = fits
+        .iter()
+        .filter(|r| !r.cordoned && r.fault.is_some())
+        .map(|r| **r)
+        .collect();
+    let open: Vec<&&&RunnerView> = fits.iter().filter(|r| !r.cordoned && r.fault.is_none()).collect();
+    let faults = (!faulty.is_empty()).then(|| {
+        format!(
+            "{} of {} slots faulty: {}",
+            faulty.len(),
+            fits.len(),
+            faults_by_host(&faulty)
+        )
+    });
     if open.is_empty() {
-        return match fits.len() {
-            1 => format!("runner {} is cordoned", fits[0].id),
-            n => format!("all {n} fitting slots are cordoned"),
+        return match (faults, cordoned, fits.len()) {
+            (Some(faults), 0, _) => faults,
+            (Some(faults), cordoned, _) => format!("{faults}; {cordoned} cordoned"),
+            (None, _, 1) => format!("runner {} is cordoned", fits[0].id),
+            (None, _, n) => format!("all {n} fitting slots are cordoned"),
         };
     }
     let busy: Vec<(i64, i64)> = open.iter().filter_map(|r| r.busy).collect();
@@ -85,15 +104,38 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
     match busy.iter().min_by_key(|(_, since)| *since) {
         Some((task, since)) => {
             let longest = now_ms.saturating_sub(*since).max(0).unsigned_abs();
-            format!(
+            let busy = format!(
                 "{} of {} slots busy (longest: {task}, {})",
                 busy.len(),
                 open.len(),
                 format_duration(longest)
-            )
+            );
+            [Some(busy), faults]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join("; ")
         }
         None => String::new(),
     }
+}
+
+/// Hosts that are named with their fault; more are counted.
+const FAULTY_HOSTS_NAMED_MAX: usize = 3;
+
+fn faults_by_host(faulty: &[&RunnerView]) -> String {
+    let mut hosts: Vec<String> = faulty
+        .iter()
+        .filter_map(|r| Some(format!("{} on {}", words(r.fault.as_deref()?), r.id.host)))
+        .collect();
+    hosts.sort();
+    hosts.dedup();
+    let more = hosts.len().saturating_sub(FAULTY_HOSTS_NAMED_MAX);
+    hosts.truncate(FAULTY_HOSTS_NAMED_MAX);
+    if more > 0 {
+        hosts.push(format!("{more} more hosts"));
+    }
+    hosts.join(", ")
 }
 
 /// The labels that the best-fitting runner lacks: the shortest list says most.
@@ -117,6 +159,7 @@ mod tests {
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             live: true,
             cordoned: false,
+            fault: None,
             busy: None,
         }
     }
@@ -172,5 +215,40 @@ mod tests {
             "1 of 1 slots busy (longest: 1830, 12m00s)"
         );
         assert_eq!(why(&[], None, &[busy, runner("b", &[])]), "");
+    }
+
+    #[test]
+    fn slots_of_faulty_hosts_are_counted_with_the_fault() {
+        let faulty = |host: &str, slot, fault: &str| RunnerView {
+            id: RunnerId::new(host, slot),
+            fault: Some(fault.into()),
+            ..runner(host, &[])
+        };
+        let full = [faulty("a", 0, "disk_full"), faulty("a", 1, "disk_full")];
+        assert_eq!(why(&[], None, &full), "2 of 2 slots faulty: disk full on a");
+        let mut busy = runner("b", &[]);
+        busy.busy = Some((1830, 0));
+        let mixed = [full.to_vec(), vec![busy]].concat();
+        assert_eq!(
+            why(&[], None, &mixed),
+            "1 of 1 slots busy (longest: 1830, 12m00s); 2 of 3 slots faulty: disk full on a"
+        );
+        let mut cordoned = runner("b", &[]);
+        cordoned.cordoned = true;
+        let closed = [vec![cordoned, faulty("c", 0, "file_limit")], full.to_vec()].concat();
+        assert_eq!(
+            why(&[], None, &closed),
+            "3 of 4 slots faulty: disk full on a, file limit on c; 1 cordoned"
+        );
+        // Somebody else is free: it is being dispatched.
+        let open = [full.to_vec(), vec![runner("b", &[])]].concat();
+        assert_eq!(why(&[], None, &open), "");
+        let many: Vec<RunnerView> = ["a", "b", "c", "d", "e"]
+            .map(|host| faulty(host, 0, "disk_full"))
+            .into();
+        assert_eq!(
+            why(&[], None, &many),
+            "5 of 5 slots faulty: disk full on a, disk full on b, disk full on c, 2 more hosts"
+        );
     }
 }

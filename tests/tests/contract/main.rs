@@ -1,5 +1,7 @@
 //! The contract of the store and of the heartbeat, on both databases: facts, each over real sockets.
 
+mod host_faults;
+
 use std::sync::Arc;
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;

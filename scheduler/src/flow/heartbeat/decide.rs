@@ -297,7 +297,7 @@ fn finish_turn(turn: &mut Turn<'_>, row: &RunnerRow, newest: i64) {
         // dispatched there until a person has looked.
         let ahead = beat.max_task_id > newest;
         turn.park = turn.answer.is_none() && !ahead;
-        turn.offer = !ahead && !row.cordoned && !beat.leaving && beat.unanswered == 0;
+        turn.offer = !ahead && !row.closed && !beat.leaving && beat.unanswered == 0;
         if ahead {
             tracing::error!(
                 host = row.host,

@@ -7,11 +7,13 @@
 
 mod batch;
 mod decide;
+mod faults;
 mod intake;
 mod register;
 mod transaction;
 
 pub use batch::worker;
+pub use faults::Faults;
 pub use register::Registered;
 
 use super::Refusal;
@@ -65,6 +67,10 @@ pub struct Beat {
     pub leaving: bool,
     pub park: Duration,
     pub max_task_id: i64,
+    /// Of its host: the name and a sentence.
+    pub fault: Option<(String, String)>,
+    /// 0: the host never had a fault.
+    pub fault_no: i64,
 }
 
 impl Beat {
@@ -129,6 +135,7 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
     let beat = Arc::new(beat);
     let mut registrations = 0;
     let (answer, acknowledged, park) = loop {
+        faults::note(ctx, &beat).await?;
         let (sender, receiver) = oneshot::channel();
         ctx.beats
             .sender

@@ -1,0 +1,231 @@
+//! What a runner outlives: a full disk, too few descriptors, a stopped agent, schedulers that are away. Real
+//! processes; afterwards every result and every output is complete.
+
+use nix::sys::signal::Signal;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use systole_tests::system::{System, until};
+
+/// A small file system of its own, unmounted at the end. Only root can have one.
+struct Mount<'a>(&'a Path);
+
+impl<'a> Mount<'a> {
+    fn tmpfs(dir: &'a Path, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(dir).expect("a folder");
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size},mode=700"), "systole-test"])
+            .arg(dir)
+            .status();
+        status.is_ok_and(|status| status.success()).then_some(Self(dir))
+    }
+}
+
+impl Drop for Mount<'_> {
+    fn drop(&mut self) {
+        // Lazily: a warden may still be there, which is ended after this.
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+fn runners(system: &System) -> Vec<serde_json::Value> {
+    let said = system.say(&["-o", "json", "runners"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let value: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
+    value["runners"].as_array().cloned().expect("a list")
+}
+
+fn fault(system: &System) -> Option<String> {
+    runners(system)[0]["fault"]["kind"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn a_full_disk_stops_new_tasks_loses_no_result_and_heals_by_itself() {
+    let system = System::sqlite();
+    let dir = system.path("w");
+    let Some(_mount) = Mount::tmpfs(&dir, "4m") else {
+        println!(
+            "a file system of its own could not be mounted: a folder that nobody can write takes the place of the full disk"
+        );
+        return unwritable(&system, "folder_unwritable");
+    };
+    let _scheduler = system.scheduler(0);
+    let _runner = system.runner("w", 2, &[]);
+    let go = system.path("go");
+    let running = system.submit(&[
+        "--shell",
+        &format!(
+            "echo before; until test -e {}; do sleep 0.02; done; echo after >&2; exit 3",
+            go.display()
+        ),
+    ]);
+    system.until(&running, &["RUNNING"]);
+    let filler = dir.join("filler");
+    let full = Command::new("dd")
+        .arg("if=/dev/zero")
+        .arg(format!("of={}", filler.display()))
+        .output();
+    assert!(!full.expect("dd starts").status.success(), "the disk is full");
+
+    // Told without a task that finds it out.
+    until("the fault is told", || fault(&system).as_deref() == Some("disk_full"));
+    let waiting = system.submit(&["--", "echo", "hello"]);
+    until("the task says why it waits", || {
+        system.show(&waiting)["waiting_for"]
+            .as_str()
+            .is_some_and(|why| why.contains("slots faulty: disk full on w"))
+    });
+    let table = system.say(&["runners"]).stdout;
+    assert!(table.contains("FAULT") && table.contains("disk full since"), "{table}");
+
+    // What runs ends as itself, on the full disk.
+    std::fs::write(&go, "").expect("a file elsewhere");
+    let task = system.until(&running, &["FINISHED", "FAILED"]);
+    assert_eq!(
+        (&task["state"], &task["outcome"]["exit_code"]),
+        (&"FAILED".into(), &3.into()),
+        "{task}"
+    );
+    assert_eq!(system.say(&["logs", &running]).stdout, "before\n");
+    assert_eq!(system.show(&waiting)["state"], "QUEUED");
+
+    std::fs::remove_file(&filler).expect("room is made");
+    let task = system.until(&waiting, &["FINISHED", "FAILED"]);
+    assert_eq!(
+        (&task["state"], &task["attempt"]),
+        (&"FINISHED".into(), &1.into()),
+        "{task}"
+    );
+    assert_eq!(fault(&system), None);
+}
+
+#[test]
+fn a_data_folder_that_cannot_be_written_stops_new_tasks_and_heals_by_itself() {
+    unwritable(&System::sqlite(), "folder_unwritable");
+}
+
+fn unwritable(system: &System, kind: &str) {
+    let _scheduler = system.scheduler(0);
+    let _runner = system.runner("w", 2, &[]);
+    let first = system.submit(&["--", "true"]);
+    system.until(&first, &["FINISHED"]);
+    let (tasks, away) = (system.path("w/tasks"), system.path("w/away"));
+    std::fs::rename(&tasks, &away).expect("moved");
+    std::fs::write(&tasks, "").expect("a file in its place, which stops root, too");
+    let id = system.submit(&["--", "true"]);
+    until("the fault is told", || fault(system).as_deref() == Some(kind));
+    // Never started, so it is replaced, and the replacement waits.
+    let task = system.until(&id, &["FAILED"]);
+    assert_eq!(task["outcome"]["kind"], "not_started", "{task}");
+    let next = task["retried_by"].as_str().expect("a replacement").to_owned();
+    until("the replacement says why it waits", || {
+        system.show(&next)["waiting_for"]
+            .as_str()
+            .is_some_and(|why| why.contains("slots faulty"))
+    });
+    std::fs::remove_file(&tasks).expect("removed");
+    std::fs::rename(&away, &tasks).expect("moved back");
+    assert_eq!(system.until(&next, &["FINISHED", "FAILED"])["state"], "FINISHED");
+    assert_eq!(fault(system), None);
+}
+
+/// RUSTSEC-2024-0376 and others: a process out of descriptors ended its loops, or spun.
+#[test]
+fn too_few_descriptors_stop_new_tasks_and_none_fails() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let mut warden = system.warden_command("w");
+    // SAFETY: a system call on numbers between fork and exec.
+    #[expect(unsafe_code, reason = "a limit between fork and exec has no safe form")]
+    unsafe {
+        warden.pre_exec(|| {
+            use nix::sys::resource::{Resource, setrlimit};
+            setrlimit(Resource::RLIMIT_NOFILE, 48, 48).map_err(std::io::Error::from)
+        });
+    }
+    let _warden = system.start("w-warden", &mut warden);
+    let _runner = system.runner("w", 16, &["--external-warden"]);
+    until("the runner is there", || runners(&system).len() == 16);
+    let ids: Vec<String> = (0..16)
+        .map(|_| system.submit(&["--shell", "sleep 1; echo done"]))
+        .collect();
+    until("the fault is told", || fault(&system).as_deref() == Some("file_limit"));
+    for id in ids {
+        let mut id = id;
+        loop {
+            let task = system.until(&id, &["FINISHED", "FAILED"]);
+            if task["state"] == "FINISHED" {
+                break;
+            }
+            assert_eq!(task["outcome"]["kind"], "not_started", "{task}");
+            id = task["retried_by"].as_str().expect("it is replaced").to_owned();
+        }
+        assert_eq!(system.say(&["logs", &id]).stdout, "done\n");
+    }
+    until("the host is well again", || fault(&system).is_none());
+}
+
+#[test]
+fn an_agent_that_is_stopped_for_longer_than_its_limit_kills_nothing_and_tells_the_true_end() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let runner = system.runner("w", 1, &[]);
+    let id = system.submit(&["--shell", "echo out; echo err >&2; sleep 9; echo late; exit 7"]);
+    system.until(&id, &["RUNNING"]);
+    runner.signal(Signal::SIGSTOP);
+    let task = system.until(&id, &["FAILED"]);
+    assert_eq!(task["outcome"]["kind"], "runner_lost", "{task}");
+    // It ends while its agent stands still.
+    until("the command has ended", || {
+        std::fs::read_to_string(system.path(&format!("w/tasks/{id}/journal")))
+            .is_ok_and(|lines| lines.contains("\"end\""))
+    });
+    runner.signal(Signal::SIGCONT);
+    until("the true result is kept beside the verdict", || {
+        system.show(&id)["late_result"]["exit_code"] == 7
+    });
+    until("the output is complete", || {
+        system.say(&["logs", &id]).stdout == "out\nlate\n"
+    });
+    let next = system.submit(&["--", "true"]);
+    assert_eq!(system.until(&next, &["FINISHED", "FAILED"])["state"], "FINISHED");
+}
+
+#[test]
+fn schedulers_that_are_away_for_longer_than_the_limit_lose_no_result_and_no_output() {
+    let system = System::sqlite();
+    let mut scheduler = system.scheduler(0);
+    let _runner = system.runner("w", 3, &[]);
+    let ids: Vec<String> = (0..3)
+        .map(|n| {
+            system.submit(&[
+                "--shell",
+                &format!("echo begin; sleep {}; seq 1 20000; exit {n}", n * 5),
+            ])
+        })
+        .collect();
+    // The first ends before, the second during, the third perhaps after the absence.
+    assert_eq!(system.until(&ids[0], &["FINISHED"])["state"], "FINISHED");
+    for id in &ids[1..] {
+        system.until(id, &["RUNNING"]);
+    }
+    let away = Instant::now();
+    scheduler.kill();
+    until("the second has ended meanwhile", || {
+        std::fs::read_to_string(system.path(&format!("w/tasks/{}/journal", ids[1])))
+            .is_ok_and(|lines| lines.contains("\"end\""))
+    });
+    until("longer than a silent runner is waited for", || {
+        away.elapsed() > Duration::from_secs(9)
+    });
+    let _scheduler = system.scheduler(0);
+    let expected: String = std::iter::once("begin\n".to_owned())
+        .chain((1..=20_000).map(|n| format!("{n}\n")))
+        .collect();
+    for (n, id) in ids.iter().enumerate() {
+        let task = system.until(id, &["FINISHED", "FAILED"]);
+        assert_eq!(task["outcome"]["exit_code"], n, "{task}");
+        assert_eq!(system.say(&["logs", id]).stdout, expected);
+    }
+}
