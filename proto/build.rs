@@ -7,6 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "systole/v1/task.proto",
         "systole/v1/runner.proto",
         "systole/v1/access.proto",
+        "systole/v1/cluster.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::access_service_client::AccessServiceClient;
+use systole_proto::v1::cluster_admin_client::ClusterAdminClient;
 use systole_proto::v1::runner_admin_client::RunnerAdminClient;
 use systole_proto::v1::task_service_client::TaskServiceClient;
 use systole_shared::limits::GET_IDS_MAX;
@@ -167,6 +168,10 @@ impl Client {
         AccessServiceClient::new(self.target().channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
+    fn cluster(&self) -> ClusterAdminClient<Channel> {
+        ClusterAdminClient::new(self.target().channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
     /// Repeats `call` while the failure is one that passes, for a few seconds.
     async fn unary<T, F>(&self, call: impl Fn() -> F) -> Result<T, Failure>
     where
@@ -314,6 +319,18 @@ impl Client {
 
     pub async fn audit(&self, request: v1::ListAuditRequest) -> Result<v1::ListAuditResponse, Failure> {
         self.unary(|| async { self.access().list_audit(self.request(request.clone())).await })
+            .await
+    }
+
+    pub async fn alarms(&self) -> Result<Vec<v1::Alarm>, Failure> {
+        let response = self
+            .unary(|| async { self.cluster().alarms(self.request(v1::AlarmsRequest {})).await })
+            .await?;
+        Ok(response.alarms)
+    }
+
+    pub async fn confirm(&self, request: v1::ConfirmRequest) -> Result<v1::ConfirmResponse, Failure> {
+        self.unary(|| async { self.cluster().confirm(self.request(request.clone())).await })
             .await
     }
 

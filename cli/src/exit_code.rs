@@ -55,7 +55,7 @@ fn of_failed(outcome: &v1::Outcome) -> u8 {
         "start_failed" if outcome.message.starts_with("program not found") => PROGRAM_NOT_FOUND,
         "start_failed" => TASK_NOT_STARTED,
         "timeout" | "queue_timeout" | "start_timeout" | "silence_timeout" => TASK_TIMEOUT,
-        "runner_lost" | "runner_restarted" | "runner_stopped" | "not_started" | "fenced" => TASK_RUNNER,
+        "runner_lost" | "runner_restarted" | "runner_stopped" | "not_started" | "unreadable" | "fenced" => TASK_RUNNER,
         "cancelled" => TASK_CANCELLED,
         "skipped" => TASK_SKIPPED,
         "rejected" => TASK_REJECTED,

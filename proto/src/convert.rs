@@ -17,6 +17,11 @@ use systole_shared::task::{Limits, Outcome, OutcomeKind, Retry, TaskSpec, TaskSt
 pub const ERROR_CODE_KEY: &str = "systole-error-code";
 /// Metadata key that names the field of a refused call.
 pub const ERROR_FIELD_KEY: &str = "systole-error-field";
+/// Metadata key of a refused beat: ids of the results that were recorded all the same, separated by commas. No other
+/// word about the beat: it acknowledges nothing of a process that holds no host.
+pub const RECORDED_KEY: &str = "systole-recorded";
+/// Metadata key of a refused beat with recorded results: the cluster that recorded them.
+pub const CLUSTER_KEY: &str = "systole-cluster";
 
 /// An enum of the contract and one of the domain with the same words. UNSPECIFIED and a word of a later version are
 /// `None`.

@@ -6,6 +6,7 @@ use crate::config::RunnerConfig;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use systole_proto::convert::{CLUSTER_KEY, RECORDED_KEY};
 use systole_proto::v1;
 use systole_proto::v1::runner_service_client::RunnerServiceClient;
 use systole_shared::limits::{BEAT_BYTES_MAX, MESSAGE_BYTES_MAX};
@@ -25,8 +26,12 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(30);
 pub enum Missed {
     /// Nobody answered, or one who cannot speak for the cluster now.
     Unanswered(String),
-    /// Another process holds this runner id.
-    Taken(String),
+    /// Another process holds this runner id. Results that were recorded all the same, and the cluster that did.
+    Taken {
+        text: String,
+        recorded: Vec<i64>,
+        cluster_id: String,
+    },
     /// The token is not accepted.
     Denied(String),
     /// The scheduler does not understand the beat.
@@ -191,10 +196,22 @@ impl Link {
     }
 }
 
+fn metadata<'a>(status: &'a Status, key: &str) -> &'a str {
+    let value = status.metadata().get(key);
+    value.and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
 fn classify(status: &Status) -> Missed {
     let text = format!("{:?}: {}", status.code(), status.message());
     match status.code() {
-        Code::AlreadyExists => Missed::Taken(text),
+        Code::AlreadyExists => Missed::Taken {
+            text,
+            recorded: metadata(status, RECORDED_KEY)
+                .split(',')
+                .filter_map(|id| id.parse().ok())
+                .collect(),
+            cluster_id: metadata(status, CLUSTER_KEY).to_owned(),
+        },
         Code::Unauthenticated | Code::PermissionDenied => Missed::Denied(text),
         Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition | Code::Unimplemented => {
             Missed::Refused(text)
@@ -295,7 +312,7 @@ mod tests {
 
     #[test]
     fn failures_are_told_apart() {
-        assert!(matches!(classify(&Status::already_exists("")), Missed::Taken(_)));
+        assert!(matches!(classify(&Status::already_exists("")), Missed::Taken { .. }));
         assert!(matches!(classify(&Status::unauthenticated("")), Missed::Denied(_)));
         assert!(matches!(classify(&Status::invalid_argument("")), Missed::Refused(_)));
         assert!(matches!(classify(&Status::unavailable("")), Missed::Unanswered(_)));

@@ -3,7 +3,7 @@
 use crate::auth::{TokenFiles, first_tokens, leave_callback_secret};
 use crate::config::Config;
 use crate::context::{Context, Health};
-use crate::flow::{callback, dispatch, heartbeat, submit};
+use crate::flow::{alarms, callback, dispatch, heartbeat, submit};
 use crate::http;
 use crate::loops::{self, admit, callbacks, expire, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
@@ -128,6 +128,8 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         submissions: submit::Submissions::default(),
         fleet: crate::context::Fleet::default(),
         health: Health::default(),
+        clock: crate::clock::ClockWatch::new(db.is_elsewhere()),
+        ahead: crate::ahead::Ahead::default(),
         draining: CancellationToken::new(),
         closed: CancellationToken::new(),
         newest_task_id: db.newest_task_id().await?.into(),
@@ -135,6 +137,9 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         db,
     };
     context.tokens.set(context.db.tokens().await?);
+    let asked = crate::clock::boottime_ms();
+    alarms::saw_time(&context, asked, context.db.now_ms().await?).await;
+    alarms::look_for_hosts_ahead(&context, i64::MAX).await?;
     Ok(context)
 }
 

@@ -1,7 +1,8 @@
 //! What every part of a running replica shares. Made once, in `app.rs`.
 
+use crate::ahead::Ahead;
 use crate::auth::Tokens;
-use crate::clock::boottime_ms;
+use crate::clock::{ClockWatch, boottime_ms};
 use crate::config::Config;
 use crate::flow::heartbeat::{Beats, Faults, Registered};
 use crate::flow::submit::Submissions;
@@ -33,6 +34,10 @@ pub struct Context {
     pub submissions: Submissions,
     pub fleet: Fleet,
     pub health: Health,
+    /// Whether the database's clock may be acted on.
+    pub clock: ClockWatch,
+    /// Hosts that get no new task, because the database was set back.
+    pub ahead: Ahead,
     /// SIGTERM: nothing new is begun.
     pub draining: CancellationToken,
     /// The last call has been answered: workers end.

@@ -4,8 +4,10 @@ use crate::auth::guard::{guard, is_grpc};
 use crate::config::TlsFiles;
 use crate::context::Context;
 use crate::flow::Refusal;
+use crate::flow::alarms;
 use crate::grpc::access::Access;
 use crate::grpc::admin::Admin;
+use crate::grpc::cluster::Cluster;
 use crate::grpc::runners::Runners;
 use crate::grpc::tasks::Tasks;
 use crate::store::StoreError;
@@ -18,6 +20,7 @@ use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::v1::access_service_server::AccessServiceServer;
+use systole_proto::v1::cluster_admin_server::ClusterAdminServer;
 use systole_proto::v1::runner_admin_server::RunnerAdminServer;
 use systole_proto::v1::runner_service_server::RunnerServiceServer;
 use systole_proto::v1::task_service_server::TaskServiceServer;
@@ -51,6 +54,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let access = AccessServiceServer::new(Access { ctx: Arc::clone(&ctx) });
+    let cluster = ClusterAdminServer::new(Cluster { ctx: Arc::clone(&ctx) });
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(systole_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -62,6 +66,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .add_service(runners)
         .add_service(admin)
         .add_service(access)
+        .add_service(cluster)
         .add_service(reflection)
         .add_service(health);
     let plain = axum::Router::new()
@@ -117,23 +122,35 @@ pub fn refuse(refusal: &Refusal) -> axum::response::Response {
     response
 }
 
-async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, &'static str) {
+/// A replica with an alarm is ready all the same: what the alarm does not hold goes on.
+async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, String) {
     if ctx.is_ready() {
-        (StatusCode::OK, "ready\n")
+        let mut text = String::from("ready\n");
+        if let Some(alarm) = alarms::clock(&ctx) {
+            text.push_str(&format!("alarm: {}\n", alarm.message));
+        }
+        if !ctx.ahead.hosts().is_empty() {
+            text.push_str("alarm: the database was set back; see `systole admin alarms`\n");
+        }
+        (StatusCode::OK, text)
     } else if ctx.draining.is_cancelled() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n".into())
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the database cannot be written\n")
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the database cannot be written\n".into(),
+        )
     }
 }
 
 async fn report_health(ctx: Arc<Context>, reporter: tonic_health::server::HealthReporter) {
-    const NAMES: [&str; 5] = [
+    const NAMES: [&str; 6] = [
         "",
         "systole.v1.TaskService",
         "systole.v1.RunnerService",
         "systole.v1.RunnerAdmin",
         "systole.v1.AccessService",
+        "systole.v1.ClusterAdmin",
     ];
     loop {
         let status = if ctx.is_ready() {

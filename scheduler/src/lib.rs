@@ -1,8 +1,9 @@
 //! The scheduler: everything that decides. See `ARCHITECTURE.md` for the map.
 
+pub mod ahead;
 mod app;
 pub mod auth;
-mod clock;
+pub mod clock;
 pub mod config;
 pub mod context;
 pub mod flow;

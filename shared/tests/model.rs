@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use systole_shared::heartbeat::answer::{Redelivery, Step, Subject, answer, redelivery};
 use systole_shared::heartbeat::end::{self, Report, StoppedBy, Terminating};
-use systole_shared::heartbeat::identity::{Holder, Identity, Order, identify, order};
+use systole_shared::heartbeat::identity::{Holder, Identity, Order, Replaced, identify, is_knock_over, order};
 use systole_shared::heartbeat::react::{Action, Command, Slot, acceptable, react, still_valid};
 use systole_shared::heartbeat::{ResetReason, Said};
 use systole_shared::policy::retry::{FollowUp, follow_up};
@@ -53,6 +53,8 @@ enum Rule {
     Expiry,
     /// A dispatched task is given again within one boot only.
     SameBoot,
+    /// A process that lost its host gets it back only when it asks again and again.
+    Replaced,
 }
 
 /// A small generator of its own, so that a seed means the same for ever (splitmix64).
@@ -391,6 +393,8 @@ struct World {
     off: Option<Rule>,
     now: i64,
     hosts: BTreeMap<usize, HostRow>,
+    /// Processes that lost their host: their start, and when they first asked to have it back.
+    replaced: BTreeMap<(usize, String), (i64, Option<i64>)>,
     runners: BTreeMap<At, RunnerRow>,
     tasks: Vec<Task>,
     schedulers: Vec<Scheduler>,
@@ -416,6 +420,7 @@ impl World {
             off,
             now: 1_000_000,
             hosts: BTreeMap::new(),
+            replaced: BTreeMap::new(),
             runners: BTreeMap::new(),
             tasks: Vec::new(),
             schedulers: (0..SCHEDULERS).map(|_| Scheduler::default()).collect(),
@@ -749,14 +754,29 @@ impl World {
         self.note_left();
     }
 
-    fn identity(&self, beat: &Beat) -> Identity {
+    fn identity(&mut self, beat: &Beat) -> Identity {
         let holder = self.hosts.get(&beat.at.0).map(|host| Holder {
             instance_id: host.instance.clone(),
             start_no: host.start_no,
             left: host.left,
             silent_ms: self.now - self.last_seen(beat.at.0),
         });
-        let identity = identify(holder.as_ref(), &beat.instance, beat.start_no, BEAT_MS);
+        let now = self.now;
+        let remembers = self.on(Rule::Replaced);
+        let known = self
+            .replaced
+            .get_mut(&(beat.at.0, beat.instance.clone()))
+            .filter(|_| remembers);
+        let replaced = known.as_ref().map(|(start_no, knocked)| Replaced {
+            start_no: *start_no,
+            knocked_ms: knocked.map(|at| now - at),
+        });
+        let identity = identify(holder.as_ref(), &beat.instance, beat.start_no, BEAT_MS, replaced);
+        if let (Identity::Taken, Some((_, knocked))) = (identity, known)
+            && knocked.is_none_or(|at| is_knock_over(now - at, BEAT_MS))
+        {
+            *knocked = Some(now);
+        }
         match identity {
             Identity::Old if !self.on(Rule::StartOrder) => Identity::Restart,
             _ => identity,
@@ -775,6 +795,13 @@ impl World {
     /// The process of this beat takes all slots of its host at once.
     fn take_host(&mut self, beat: &Beat, identity: Identity) {
         let host = beat.at.0;
+        if identity == Identity::Successor
+            && let Some(old) = self.hosts.get(&host)
+        {
+            let process = (old.start_no, None);
+            self.replaced.insert((host, old.instance.clone()), process);
+            self.replaced.remove(&(host, beat.instance.clone()));
+        }
         self.hosts.insert(
             host,
             HostRow {
@@ -2068,6 +2095,30 @@ fn copied_data_dir_same_host() {
     }
     assert_eq!(world.hosts[&0].start_no, 2);
     world.holds();
+}
+
+#[test]
+fn a_held_up_beat_of_the_first_of_three_processes() {
+    let replay = |off: Option<Rule>| {
+        let mut world = World::new(off);
+        world.said(R, 0);
+        let held_up = world.say(R);
+        world.die(0, Death::Both);
+        for name in ["second", "third"] {
+            world.advance(2 * BEAT_MS);
+            world.receive(1, vec![intruder(name, 1, 1)]);
+            assert_eq!(world.hosts[&0].instance, name);
+        }
+        // The third misses a beat, and one of the first arrives that was on its way all the time.
+        world.advance(2 * BEAT_MS);
+        let first = held_up.instance.clone();
+        world.receive(0, vec![held_up]);
+        (world.hosts[&0].instance == first, world)
+    };
+    let (taken, mut world) = replay(None);
+    world.holds();
+    assert!(!taken, "the third keeps the name");
+    assert!(replay(Some(Rule::Replaced)).0, "without the rule it would not");
 }
 
 #[test]

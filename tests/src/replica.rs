@@ -4,6 +4,7 @@ use crate::TestDb;
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::access_service_client::AccessServiceClient;
+use systole_proto::v1::cluster_admin_client::ClusterAdminClient;
 use systole_proto::v1::runner_admin_client::RunnerAdminClient;
 use systole_proto::v1::runner_service_client::RunnerServiceClient;
 use systole_proto::v1::task_service_client::TaskServiceClient;
@@ -31,6 +32,7 @@ impl tonic::service::Interceptor for Token {
 pub type Tasks = TaskServiceClient<InterceptedService<Channel, Token>>;
 pub type Beats = RunnerServiceClient<InterceptedService<Channel, Token>>;
 pub type Access = AccessServiceClient<InterceptedService<Channel, Token>>;
+pub type Cluster = ClusterAdminClient<InterceptedService<Channel, Token>>;
 pub type Admin = RunnerAdminClient<InterceptedService<Channel, Token>>;
 
 /// Fast clocks: a lost runner is noticed in seconds.
@@ -124,6 +126,10 @@ impl Replica {
 
     pub fn admin_token(&self) -> Token {
         self.admin_token.clone()
+    }
+
+    pub fn cluster(&self) -> Cluster {
+        ClusterAdminClient::with_interceptor(self.channel.clone(), self.admin_token.clone())
     }
 
     pub fn beats(&self) -> Beats {

@@ -2,6 +2,7 @@
 //! message names its option; what depends on other things is checked where it is used.
 
 mod access;
+mod admin;
 mod completions;
 mod log;
 mod runner;
@@ -14,6 +15,7 @@ mod tests;
 mod value;
 
 pub use access::{AuditArgs, CreateTokenArgs, RevokeTokenArgs, TokenAction, TokenArgs};
+pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
 pub use completions::CompletionsArgs;
 pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
@@ -127,6 +129,8 @@ pub enum Command {
     Token(TokenArgs),
     /// List who did what
     Audit(AuditArgs),
+    /// What is held until somebody has looked, and the word that it goes on
+    Admin(AdminArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
 }

@@ -27,7 +27,7 @@ pub enum RunnersAction {
 
 #[derive(Debug, Args)]
 pub struct CordonArgs {
-    /// Hosts with all their slots, or single slots
+    /// Hosts with all their slots, also those that they get later; or single slots
     #[arg(value_name = "HOST[/SLOT]", required = true, value_parser = target)]
     pub runners: Vec<Target>,
     /// Why, for those who read it later

@@ -1,5 +1,6 @@
 //! One file per command. A command takes its options and returns its exit status.
 
+mod admin;
 mod audit;
 mod cancel;
 pub mod completions;
@@ -37,6 +38,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Runners(args) => runners::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,
+        Command::Admin(args) => admin::run(global, args).await,
         Command::Completions(args) => Ok(completions::run(args)),
         Command::Warden(args) => warden::run(global, args),
     }

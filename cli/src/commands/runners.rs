@@ -1,5 +1,6 @@
 //! `systole runners`: who is there, and who gets no new tasks.
 
+use super::admin::note_alarms;
 use super::now_ms;
 use crate::args::{CordonArgs, Format, Global, RunnersAction, RunnersArgs};
 use crate::client::Client;
@@ -89,6 +90,9 @@ async fn list(client: &Client, output: &Output, host: &str) -> Result<u8, Failur
         Format::Table => table::print(&COLUMNS, &rows(&runners, false), output),
         Format::Wide => table::print(&WIDE_COLUMNS, &rows(&runners, true), output),
     }
+    if output.format.is_for_people() {
+        note_alarms(client, output).await;
+    }
     if runners.is_empty() && output.format.is_for_people() {
         output.note("no runner has joined yet; start one: systole runner --url URL");
     }
@@ -130,7 +134,8 @@ fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
                 format!(", \"{}\"", runner.cordon_reason)
             };
             format!(
-                "by {} {}{reason}",
+                "{}by {} {}{reason}",
+                if runner.host_cordoned { "host, " } else { "" },
                 runner.cordoned_by,
                 text::full_time(runner.cordoned_at_ms)
             )

@@ -219,6 +219,36 @@ pub struct HostFault {
 }
 
 #[derive(Debug, Serialize)]
+pub struct Alarms {
+    pub alarms: Vec<Alarm>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Alarm {
+    /// `clock` or `restore`.
+    pub alarm: String,
+    pub message: String,
+    pub since: Option<String>,
+}
+
+impl From<&v1::Alarm> for Alarm {
+    fn from(alarm: &v1::Alarm) -> Self {
+        Self {
+            alarm: alarm.kind.clone(),
+            message: alarm.message.clone(),
+            since: time(alarm.since_ms),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct Confirmed {
+    pub alarm: String,
+    /// What follows from it.
+    pub message: String,
+}
+
+#[derive(Debug, Serialize)]
 pub struct Runner {
     /// `host/slot`.
     pub runner: String,
@@ -237,6 +267,8 @@ pub struct Runner {
     pub cordoned_at: Option<String>,
     /// What keeps the host from starting anything.
     pub fault: Option<HostFault>,
+    /// The host as a whole: slots that are added later are cordoned, too.
+    pub host_cordoned: bool,
     pub start_no: u64,
     /// As the runner told them.
     pub host_facts: Option<String>,
@@ -468,6 +500,7 @@ impl From<&v1::Runner> for Runner {
                 detail: fault.detail.clone(),
                 since: time(runner.fault_at_ms),
             }),
+            host_cordoned: runner.host_cordoned,
             start_no: runner.start_no,
             host_facts: text(&runner.host_facts),
             guard: facts::guard(&runner.host_facts),

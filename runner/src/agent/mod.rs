@@ -424,10 +424,18 @@ impl Agent {
                 // Never rarer than an ordinary beat: the cluster must hear of this runner before it gives it up.
                 self.backoff.next().min(Duration::from_millis(self.beat_interval_ms))
             }
-            Missed::Taken(text) => {
+            Missed::Taken {
+                text,
+                recorded,
+                cluster_id,
+            } => {
                 let text =
                     format!("another process holds this runner id, this one waits until it leaves or is lost: {text}");
                 link.complain(Trouble::Taken, &text);
+                // No answer: it is not told to the warden, and puts off the end of no child.
+                for result in self.held.take_acknowledged(&recorded, &cluster_id) {
+                    self.forget(result);
+                }
                 jitter(REST_WHILE_TAKEN)
             }
             Missed::Denied(text) => {

@@ -16,6 +16,8 @@ pub const CALLS: &[(&str, Needs)] = &[
     ("/systole.v1.RunnerAdmin/List", Needs::View),
     ("/systole.v1.RunnerAdmin/Cordon", Needs::Operate),
     ("/systole.v1.RunnerAdmin/Uncordon", Needs::Operate),
+    ("/systole.v1.ClusterAdmin/Alarms", Needs::View),
+    ("/systole.v1.ClusterAdmin/Confirm", Needs::Administer),
     ("/systole.v1.AccessService/CreateToken", Needs::Administer),
     ("/systole.v1.AccessService/ListTokens", Needs::Administer),
     ("/systole.v1.AccessService/RevokeTokens", Needs::Administer),

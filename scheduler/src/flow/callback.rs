@@ -172,7 +172,7 @@ fn body(task: &TaskRow, delivery_id: &str) -> Result<String, StoreError> {
         TaskState::Callback => TaskState::Finished,
         state => state,
     };
-    let spec = task.spec()?;
+    let spec = task.spec().unwrap_or_default();
     let outcome = task.outcome()?;
     let time = |ms: Option<i64>| ms.map(format_utc);
     Ok(serde_json::json!({

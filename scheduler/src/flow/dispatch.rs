@@ -1,5 +1,6 @@
 //! Giving work to runners whose beats are parked here.
 
+use super::after_end;
 use crate::context::Context;
 use crate::parked::{Answer, Entry};
 use crate::store::beats::{self, RunnerWrite};
@@ -68,8 +69,13 @@ async fn round(ctx: &Arc<Context>, size: usize) -> Option<Progress> {
             ctx.lanes.learn(&plan, &given.claimed);
             ctx.wake
                 .changed(given.claimed.runs.iter().map(|run| run.task_id).collect());
+            after_end(ctx, &given.claimed.ended);
+            // One that cannot be read took the place of another: there may be more.
+            let ended = given.claimed.ended.ids.len();
             let (fed, unfed) = hand_out(ctx, entries, given);
-            Some(if fed > 0 && unfed == 0 {
+            Some(if ended > 0 {
+                Progress::Some
+            } else if fed > 0 && unfed == 0 {
                 Progress::AllFed
             } else if fed > 0 || unfed == 0 || ctx.lanes.awake().0.len() < groups.len() {
                 Progress::Some

@@ -9,17 +9,19 @@ use systole_shared::heartbeat::end;
 use systole_shared::task::TaskState;
 
 /// QUEUED for longer than the queue timeout → FAILED. Returns how many.
-pub async fn expire_waiting(ctx: &Context) -> Result<usize, StoreError> {
+pub async fn expire_waiting(ctx: &Context, until_ms: i64) -> Result<usize, StoreError> {
     let ended = ctx
         .db
-        .write("queue_timeouts", Class::Api, |tx| Box::pin(end_waiting(tx)))
+        .write("queue_timeouts", Class::Api, move |tx| {
+            Box::pin(end_waiting(tx, until_ms))
+        })
         .await?;
     after_end(ctx, &ended);
     Ok(ended.ids.len())
 }
 
-async fn end_waiting(tx: &mut Tx) -> Result<Ended, StoreError> {
-    let timeouts: HashMap<i64, i64> = clocks::lock_queue_timeouts(tx)
+async fn end_waiting(tx: &mut Tx, until_ms: i64) -> Result<Ended, StoreError> {
+    let timeouts: HashMap<i64, i64> = clocks::lock_queue_timeouts(tx, until_ms)
         .await?
         .into_iter()
         .map(|task| (task.id, task.queue_timeout_ms))
@@ -40,10 +42,12 @@ async fn end_waiting(tx: &mut Tx) -> Result<Ended, StoreError> {
 
 /// DISPATCHED for longer than the start timeout → TERMINATING: its runner is told to let go of it, whether it has
 /// started it or not. Returns how many.
-pub async fn expire_dispatched(ctx: &Context) -> Result<usize, StoreError> {
+pub async fn expire_dispatched(ctx: &Context, until_ms: i64) -> Result<usize, StoreError> {
     let held = ctx
         .db
-        .write("start_timeouts", Class::Api, |tx| Box::pin(clocks::time_out_starts(tx)))
+        .write("start_timeouts", Class::Api, move |tx| {
+            Box::pin(clocks::time_out_starts(tx, until_ms))
+        })
         .await?;
     ctx.wake
         .stop(held.iter().map(|held| (held.host.as_str(), held.slot, held.id)));

@@ -1,6 +1,7 @@
 //! The life of a task, in order: submit, (admit), dispatch, heartbeat, finish, callback; and cancel, which
 //! may come at any time. `flow/` decides and asks the store; it never matches on a database.
 
+pub mod alarms;
 pub mod callback;
 pub mod cancel;
 pub mod dispatch;

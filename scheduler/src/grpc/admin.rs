@@ -128,6 +128,7 @@ fn to_wire(row: &RunnerRow, lost_after_ms: i64) -> v1::Runner {
         cordoned_by: row.cordoned_by.clone().unwrap_or_default(),
         cordon_reason: row.cordon_reason.clone().unwrap_or_default(),
         cordoned_at_ms: row.cordoned_at_ms.map_or(0, time_to_wire),
+        host_cordoned: row.host_cordoned,
         start_no: u64::try_from(row.start_no).unwrap_or(0),
         host_facts: row.facts.clone(),
         clock_skew_ms: row.clock_skew_ms,

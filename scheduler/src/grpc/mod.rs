@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod admin;
+pub mod cluster;
 pub mod runners;
 pub mod tasks;
 

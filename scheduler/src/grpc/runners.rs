@@ -10,7 +10,8 @@ use crate::store::output::{Chunk, Stream, Upload};
 use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::convert::{
-    clean, detail_from_wire, labels_from_wire, report_from_wire, reset_reason_to_wire, said_from_wire, spec_to_wire,
+    CLUSTER_KEY, RECORDED_KEY, clean, detail_from_wire, labels_from_wire, report_from_wire, reset_reason_to_wire,
+    said_from_wire, spec_to_wire,
 };
 use systole_proto::v1;
 use systole_proto::v1::runner_service_server::RunnerService;
@@ -19,6 +20,7 @@ use systole_shared::heartbeat::Said;
 use systole_shared::id::check_host;
 use systole_shared::limits::*;
 use systole_shared::task::spec::{check_labels, check_word};
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
 pub struct Runners {
@@ -36,7 +38,7 @@ impl RunnerService for Runners {
         let beat = parse(&self.ctx, request).map_err(invalid)?;
         let reply = heartbeat::beat(&self.ctx, beat)
             .await
-            .map_err(|refusal| status(&refusal))?;
+            .map_err(|refused| self.refuse(&refused))?;
         let mut response = v1::HeartbeatResponse {
             acknowledged: reply.acknowledged,
             cluster_id: self.ctx.cluster_id.clone(),
@@ -119,6 +121,24 @@ impl RunnerService for Runners {
             })
             .collect();
         Ok(Response::new(v1::UploadOutputResponse { results }))
+    }
+}
+
+impl Runners {
+    fn refuse(&self, refused: &heartbeat::Refused) -> Status {
+        let mut status = status(&refused.refusal);
+        if !refused.recorded.is_empty() {
+            let ids: Vec<String> = refused.recorded.iter().map(ToString::to_string).collect();
+            for (key, text) in [
+                (RECORDED_KEY, ids.join(",")),
+                (CLUSTER_KEY, self.ctx.cluster_id.clone()),
+            ] {
+                if let Ok(value) = MetadataValue::try_from(text) {
+                    status.metadata_mut().insert(key, value);
+                }
+            }
+        }
+        status
     }
 }
 

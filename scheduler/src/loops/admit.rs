@@ -28,7 +28,14 @@ async fn tick(ctx: &Context) -> Result<Duration, crate::store::StoreError> {
     if next.is_none_or(|ms| ms > 0) {
         return Ok(wait(ctx, next));
     }
-    let (admitted, next) = ctx.db.admit().await?;
+    let Some(until_ms) = ctx.clock.until_ms() else {
+        return Ok(ctx.config.timing.poll);
+    };
+    let (admitted, next) = ctx.db.admit(until_ms).await?;
+    if admitted.is_empty() {
+        // Others were faster, or the clock has jumped: no reason to ask again and again.
+        return Ok(wait(ctx, next.filter(|&ms| ms > 0)));
+    }
     let mut lanes: Vec<i64> = admitted
         .iter()
         .filter(|task| task.target_host.is_none())

@@ -23,15 +23,18 @@ pub async fn run(ctx: Arc<Context>) {
 
 /// One bounded step of each kind. Returns how long to wait.
 async fn tick(ctx: &Context) -> Result<Duration, StoreError> {
+    let Some(until_ms) = ctx.clock.until_ms() else {
+        return Ok(ctx.config.timing.poll);
+    };
     let next = ctx.db.next_timeouts().await?;
     let is_due = |ms: Option<i64>| ms.is_some_and(|ms| ms <= 0);
     let (waiting, dispatched) = (is_due(next.queue_ms), is_due(next.start_ms));
     let mut done = 0;
     if waiting {
-        done += expire_waiting(ctx).await?;
+        done += expire_waiting(ctx, until_ms).await?;
     }
     if dispatched {
-        done += expire_dispatched(ctx).await?;
+        done += expire_dispatched(ctx, until_ms).await?;
     }
     let poll = ctx.config.timing.poll;
     Ok(match (waiting || dispatched, done) {

@@ -1,7 +1,9 @@
 //! The slow poll behind all notifications, and the messages between replicas. A message that is lost
 //! costs the time until the next poll.
 
+use crate::clock::boottime_ms;
 use crate::context::Context;
+use crate::flow::alarms;
 use crate::store::StoreError;
 use crate::wake::Message;
 use std::sync::Arc;
@@ -38,12 +40,17 @@ pub async fn run(ctx: Arc<Context>) {
     }
 }
 
-/// Proves again and again that this replica can commit. On a quiet cluster nothing else does.
+/// Proves again and again that this replica can commit, and watches the database's clock. On a quiet cluster nothing else
+/// does.
 pub async fn pulse(ctx: Arc<Context>) {
     loop {
         // A write: a database that reads but does not commit must not look healthy.
+        let asked = boottime_ms();
         match ctx.db.tick(ctx.replica.clone()).await {
-            Ok(()) => ctx.health.committed(),
+            Ok(db_ms) => {
+                ctx.health.committed();
+                alarms::saw_time(&ctx, asked, db_ms).await;
+            }
             Err(error) => tracing::warn!(%error, "pulse"),
         }
         if !super::pause(&ctx, ctx.config.timing.poll).await {
@@ -62,8 +69,10 @@ async fn tick(ctx: &Context) -> Result<(), StoreError> {
     for (id, lane) in ctx.db.lanes_after(ctx.lanes.newest() - LANE_OVERLAP).await? {
         ctx.lanes.add(id, lane);
     }
-    ctx.newest_task_id
-        .fetch_max(ctx.db.newest_task_id().await?, Ordering::Relaxed);
+    let newest = ctx.db.newest_task_id().await?;
+    // Before the ids are known here: they may have been moved past what these hosts have named.
+    alarms::look_for_hosts_ahead(ctx, newest).await?;
+    ctx.newest_task_id.fetch_max(newest, Ordering::Relaxed);
     let (lanes, targets) = ctx.db.work().await?;
     ctx.parked.offer_all();
     if !lanes.is_empty() || !targets.is_empty() {

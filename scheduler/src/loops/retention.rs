@@ -24,14 +24,21 @@ pub async fn run(ctx: Arc<Context>) {
     }
 }
 
-/// One pass.
+/// One pass. By age nothing goes while the database's clock is not believed.
 pub async fn pass(ctx: &Context) -> Result<(), StoreError> {
+    if let Some(until_ms) = ctx.clock.until_ms() {
+        by_age(ctx, until_ms).await?;
+    }
+    drop_output(ctx).await
+}
+
+async fn by_age(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
     let keep_ms = i64::try_from(ctx.config.retention.keep.as_millis()).unwrap_or(i64::MAX);
     if keep_ms > 0 {
         let mut cursor = 0;
         let mut deleted = 0;
         for _ in 0..STEPS_MAX {
-            let cleaned = ctx.db.clean_tasks(cursor, keep_ms).await?;
+            let cleaned = ctx.db.clean_tasks(cursor, keep_ms, until_ms).await?;
             deleted += cleaned.deleted;
             match cleaned.cursor {
                 Some(next) => cursor = next,
@@ -45,18 +52,18 @@ pub async fn pass(ctx: &Context) -> Result<(), StoreError> {
             tracing::info!(deleted, "ended tasks deleted by age");
         }
     }
-    ctx.db.clean_keys().await?;
-    ctx.db.forget_tokens().await?;
+    ctx.db.clean_keys(until_ms).await?;
+    ctx.db.forget_tokens(until_ms).await?;
     let keep_audit_ms = i64::try_from(ctx.config.retention.keep_audit.as_millis()).unwrap_or(i64::MAX);
     if keep_audit_ms > 0 {
         for _ in 0..STEPS_MAX {
-            if !ctx.db.clean_audit(keep_audit_ms).await? || !super::pause(ctx, STEP_REST).await {
+            if !ctx.db.clean_audit(keep_audit_ms, until_ms).await? || !super::pause(ctx, STEP_REST).await {
                 break;
             }
         }
     }
-    ctx.db.forget_hosts(HOSTS_UNSEEN_MS).await?;
-    drop_output(ctx).await
+    ctx.db.forget_hosts(HOSTS_UNSEEN_MS, until_ms).await?;
+    Ok(())
 }
 
 async fn drop_output(ctx: &Context) -> Result<(), StoreError> {

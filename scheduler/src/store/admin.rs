@@ -24,6 +24,15 @@ static UNCORDON: Sql = Sql::new(
     "UPDATE runner SET cordoned = FALSE, cordoned_by = NULL, cordon_reason = NULL, cordoned_at_ms = NULL \
      WHERE host = $1 AND ($2 = -1 OR slot = $2) AND cordoned",
 );
+/// For slots that are added later.
+static CORDON_HOST: Sql = Sql::new(
+    "cordon_host",
+    "UPDATE host SET cordoned = TRUE, cordoned_by = $2, cordon_reason = $3, cordoned_at_ms = {now} WHERE host = $1 AND NOT cordoned",
+);
+static UNCORDON_HOST: Sql = Sql::new(
+    "uncordon_host",
+    "UPDATE host SET cordoned = FALSE, cordoned_by = NULL, cordon_reason = NULL, cordoned_at_ms = NULL WHERE host = $1 AND cordoned",
+);
 static RUNNERS_OF: Sql = Sql::new(
     "runners_of",
     "SELECT count(*) AS n FROM runner WHERE host = $1 AND ($2 = -1 OR slot = $2)",
@@ -31,7 +40,7 @@ static RUNNERS_OF: Sql = Sql::new(
 static ADMIT: Sql = Sql::new(
     "admit",
     "UPDATE task SET status = 2, eligible_at_ms = {now} WHERE status + 0 = 1 AND id IN ( \
-       SELECT id FROM task WHERE status = 1 AND run_at_ms <= {now} ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
+       SELECT id FROM task WHERE status = 1 AND run_at_ms <= {now} AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
      RETURNING id, lane_id, target_host",
 );
 static NEXT_DUE: Sql = Sql::new(
@@ -72,14 +81,16 @@ static EMPTY_OUTPUT: Sql = Sql::new(
 );
 static DELETE_KEYS: Sql = Sql::new(
     "delete_keys",
-    "DELETE FROM submission WHERE key IN (SELECT key FROM submission WHERE created_at_ms < {now} - $1 \
-       OR (created_at_ms < {now} - 3600000 AND key LIKE 'batch:%') ORDER BY created_at_ms LIMIT 5000)",
+    "DELETE FROM submission WHERE key IN (SELECT key FROM submission WHERE (created_at_ms < {now} - $1 AND created_at_ms < $2 - $1) \
+       OR (created_at_ms < {now} - 3600000 AND created_at_ms < $2 - 3600000 AND key LIKE 'batch:%') ORDER BY created_at_ms LIMIT 5000)",
 );
 
 pub static STATEMENTS: &[&Sql] = &[
     &CANCEL_HELD,
     &CORDON,
     &UNCORDON,
+    &CORDON_HOST,
+    &UNCORDON_HOST,
     &RUNNERS_OF,
     &ADMIT,
     &NEXT_DUE,
@@ -180,6 +191,15 @@ impl Db {
                 if known.n.unwrap_or(0) == 0 {
                     return Ok(None);
                 }
+                // The host first, as everywhere.
+                let host_changed = match (slot, on) {
+                    (Some(_), _) => 0,
+                    (None, true) => {
+                        let args = vec![host.as_str().into(), by.as_str().into(), reason.as_str().into()];
+                        tx.exec(&CORDON_HOST, args).await?
+                    }
+                    (None, false) => tx.exec(&UNCORDON_HOST, vec![host.as_str().into()]).await?,
+                };
                 let changed = if on {
                     let args = vec![
                         host.as_str().into(),
@@ -191,7 +211,7 @@ impl Db {
                 } else {
                     tx.exec(&UNCORDON, vec![host.as_str().into(), number.into()]).await?
                 };
-                if changed > 0 {
+                if changed > 0 || host_changed > 0 {
                     let subject = slot.map_or_else(|| host.clone(), |slot| format!("{host}/{slot}"));
                     audit(tx, &by, if on { "cordon" } else { "uncordon" }, &subject, &reason).await?;
                 }
@@ -201,15 +221,16 @@ impl Db {
         .await
     }
 
-    /// Delayed tasks whose time has come become QUEUED, a bounded number. Also: ms until the next is due.
-    pub async fn admit(&self) -> Result<(Vec<Admitted>, Option<i64>), StoreError> {
-        self.write("admit", Class::Api, |tx| {
+    /// Delayed tasks whose time has come, and is not after `until_ms`, become QUEUED, a bounded number. Also: ms until the
+    /// next is due.
+    pub async fn admit(&self, until_ms: i64) -> Result<(Vec<Admitted>, Option<i64>), StoreError> {
+        self.write("admit", Class::Api, move |tx| {
             Box::pin(async move {
                 let due: Number = tx.one(&NEXT_DUE, vec![]).await?;
                 if due.n.is_none_or(|n| n > 0) {
                     return Ok((Vec::new(), due.n));
                 }
-                let admitted: Vec<Admitted> = tx.all(&ADMIT, vec![]).await?;
+                let admitted: Vec<Admitted> = tx.all(&ADMIT, vec![until_ms.into()]).await?;
                 let next: Number = tx.one(&NEXT_DUE, vec![]).await?;
                 Ok((admitted, next.n))
             })
@@ -244,7 +265,7 @@ impl Db {
 
     /// One bounded step: deletes ended tasks among the next 100 after `cursor` that ended before `keep_ms` ago.
     /// Ids rise with creation, so the walk stops at the first task that is too young to have expired.
-    pub async fn clean_tasks(&self, cursor: i64, keep_ms: i64) -> Result<Cleaned, StoreError> {
+    pub async fn clean_tasks(&self, cursor: i64, keep_ms: i64, until_ms: i64) -> Result<Cleaned, StoreError> {
         const STEP: i64 = 100;
         let rows: Vec<OldTask> = self
             .read("old_tasks", move |tx| {
@@ -253,11 +274,12 @@ impl Db {
             .await?;
         let full = i64::try_from(rows.len()).unwrap_or(0) == STEP;
         let last = rows.last().map(|row| row.id);
-        let young = rows.last().is_none_or(|row| row.created_at_ms > row.now_ms - keep_ms);
+        let limit = |row: &OldTask| row.now_ms.min(until_ms) - keep_ms;
+        let young = rows.last().is_none_or(|row| row.created_at_ms > limit(row));
         let expired: Vec<i64> = rows
             .iter()
             .filter(|row| TaskState::from_number(row.status).is_some_and(TaskState::is_terminal))
-            .filter(|row| row.ended_at_ms.is_some_and(|ended| ended < row.now_ms - keep_ms))
+            .filter(|row| row.ended_at_ms.is_some_and(|ended| ended < limit(row)))
             .filter(|row| row.callback.as_deref() != Some("pending"))
             .map(|row| row.id)
             .collect();
@@ -320,9 +342,9 @@ impl Db {
     }
 
     /// Forgets idempotency keys that are old enough.
-    pub async fn clean_keys(&self) -> Result<u64, StoreError> {
-        self.write("clean_keys", Class::Api, |tx| {
-            Box::pin(async move { tx.exec(&DELETE_KEYS, vec![KEY_KEEP_MS.into()]).await })
+    pub async fn clean_keys(&self, until_ms: i64) -> Result<u64, StoreError> {
+        self.write("clean_keys", Class::Api, move |tx| {
+            Box::pin(async move { tx.exec(&DELETE_KEYS, vec![KEY_KEEP_MS.into(), until_ms.into()]).await })
         })
         .await
     }

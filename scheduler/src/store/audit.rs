@@ -16,7 +16,7 @@ static AUDIT_TASKS: Sql = Sql::new(
 );
 static DELETE_AUDIT: Sql = Sql::new(
     "delete_audit",
-    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at_ms < {now} - $1 ORDER BY id LIMIT $2)",
+    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at_ms < {now} - $1 AND at_ms < $3 - $1 ORDER BY id LIMIT $2)",
 );
 
 pub static STATEMENTS: &[&Sql] = &[&AUDIT, &AUDIT_TASKS, &DELETE_AUDIT];
@@ -141,10 +141,13 @@ impl Db {
     }
 
     /// Deletes a bounded number of entries older than this. True when there are more.
-    pub async fn clean_audit(&self, keep_ms: i64) -> Result<bool, StoreError> {
+    pub async fn clean_audit(&self, keep_ms: i64, until_ms: i64) -> Result<bool, StoreError> {
         let deleted = self
             .write("clean_audit", Class::Api, move |tx| {
-                Box::pin(async move { tx.exec(&DELETE_AUDIT, vec![keep_ms.into(), DELETE_STEP.into()]).await })
+                Box::pin(async move {
+                    tx.exec(&DELETE_AUDIT, vec![keep_ms.into(), DELETE_STEP.into(), until_ms.into()])
+                        .await
+                })
             })
             .await?;
         Ok(i64::try_from(deleted).is_ok_and(|deleted| deleted >= DELETE_STEP))

@@ -7,9 +7,11 @@
 
 use super::db::{Tx, batch};
 use super::error::StoreError;
+use super::finish::{self, End, Ended};
 use super::sql::Sql;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
+use systole_shared::heartbeat::end;
 use systole_shared::task::TaskSpec;
 
 static SCAN_LANE: Sql = Sql::new(
@@ -128,6 +130,8 @@ pub struct Claimed {
     pub seen: Vec<LaneSeen>,
     /// Hosts without further targeted tasks.
     pub targets_done: Vec<String>,
+    /// Tasks that cannot be read: ended in place of being given.
+    pub ended: Ended,
 }
 
 #[derive(sqlx::FromRow)]
@@ -156,12 +160,9 @@ struct Dispatched {
 }
 
 impl Dispatched {
-    fn parse(self) -> Result<Run, StoreError> {
-        let spec = serde_json::from_str(&self.spec).map_err(|_| StoreError::Corrupt {
-            table: "task",
-            column: "spec",
-            id: self.id,
-        })?;
+    /// `Err`: the task whose specification cannot be read.
+    fn parse(self) -> Result<Run, i64> {
+        let spec = serde_json::from_str(&self.spec).map_err(|_| self.id)?;
         Ok(Run {
             task_id: self.id,
             host: self.host,
@@ -232,9 +233,32 @@ pub async fn claim(tx: &mut Tx, offers: &[Offer], plan: &ClaimPlan) -> Result<Cl
     }
     if !pairs.is_empty() {
         let rows: Vec<Dispatched> = tx.all(&DISPATCH, vec![batch(&pairs)?]).await?;
-        claimed.runs = rows.into_iter().map(Dispatched::parse).collect::<Result<_, _>>()?;
+        (claimed.runs, claimed.ended) = runs(tx, rows).await?;
     }
     Ok(claimed)
+}
+
+/// What is given of the dispatched rows. One that cannot be read is ended, by name: it would be the head of its lane for
+/// ever, and of each batch that it is in.
+async fn runs(tx: &mut Tx, rows: Vec<Dispatched>) -> Result<(Vec<Run>, Ended), StoreError> {
+    let mut unreadable = Vec::new();
+    let mut runs = Vec::with_capacity(rows.len());
+    for row in rows {
+        match row.parse() {
+            Ok(run) => runs.push(run),
+            Err(id) => unreadable.push(id),
+        }
+    }
+    if unreadable.is_empty() {
+        return Ok((runs, Ended::default()));
+    }
+    tracing::error!(tasks = ?unreadable, "what is stored of these tasks cannot be read: they are ended as FAILED");
+    let ends: Vec<End> = finish::lock_tasks(tx, &unreadable)
+        .await?
+        .into_iter()
+        .map(|task| End::without_report(task, end::unreadable()))
+        .collect();
+    Ok((runs, finish::end_tasks(tx, &ends).await?))
 }
 
 async fn take_lane(tx: &mut Tx, lane: &LanePlan, offers: &[&Offer], claimed: &mut Claimed) -> Result<(), StoreError> {
@@ -256,7 +280,7 @@ async fn take_lane(tx: &mut Tx, lane: &LanePlan, offers: &[&Offer], claimed: &mu
         first_ms: rows.iter().filter_map(|row| row.eligible_at_ms).min(),
         exhausted: rows.len() < offers.len(),
     });
-    claimed.runs = rows.into_iter().map(Dispatched::parse).collect::<Result<_, _>>()?;
+    (claimed.runs, claimed.ended) = runs(tx, rows).await?;
     Ok(())
 }
 
@@ -396,10 +420,10 @@ pub struct Again {
 
 /// The same RUN_NEW again, for tasks that are still DISPATCHED. The task belongs to the process that is
 /// given it now: its result will name that start.
-pub async fn run_again(tx: &mut Tx, again: &[Again]) -> Result<Vec<Run>, StoreError> {
+pub async fn run_again(tx: &mut Tx, again: &[Again]) -> Result<(Vec<Run>, Ended), StoreError> {
     if again.is_empty() {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
     let rows: Vec<Dispatched> = tx.all(&RUN_AGAIN, vec![batch(again)?]).await?;
-    rows.into_iter().map(Dispatched::parse).collect()
+    runs(tx, rows).await
 }

@@ -24,13 +24,13 @@ static NEXT_TIMEOUTS: Sql = Sql::new(
 static LOCK_QUEUE_TIMEOUTS: Sql = Sql::new(
     "lock_queue_timeouts",
     "SELECT id, queue_timeout_ms FROM task WHERE status = 2 AND queue_timeout_ms IS NOT NULL \
-       AND eligible_at_ms + queue_timeout_ms <= (SELECT {now} + 0) ORDER BY eligible_at_ms + queue_timeout_ms LIMIT $1 {skip_locked}",
+       AND eligible_at_ms + queue_timeout_ms <= (SELECT {now} + 0) AND eligible_at_ms + queue_timeout_ms <= $2 ORDER BY eligible_at_ms + queue_timeout_ms LIMIT $1 {skip_locked}",
 );
 static TIME_OUT_STARTS: Sql = Sql::new(
     "time_out_starts",
     "UPDATE task SET status = 9, terminating = 'start_timeout' WHERE status + 0 = 3 AND id IN ( \
        SELECT id FROM task WHERE status = 3 AND start_timeout_ms IS NOT NULL \
-         AND dispatched_at_ms + start_timeout_ms <= (SELECT {now} + 0) ORDER BY dispatched_at_ms + start_timeout_ms LIMIT $1 {skip_locked}) \
+         AND dispatched_at_ms + start_timeout_ms <= (SELECT {now} + 0) AND dispatched_at_ms + start_timeout_ms <= $2 ORDER BY dispatched_at_ms + start_timeout_ms LIMIT $1 {skip_locked}) \
      RETURNING id, host, slot, start_no",
 );
 
@@ -51,13 +51,14 @@ pub struct Expired {
 }
 
 /// Locks tasks whose queue timeout is over, a bounded number. One that a claim has in hand is left to it.
-pub async fn lock_queue_timeouts(tx: &mut Tx) -> Result<Vec<Expired>, StoreError> {
-    tx.all(&LOCK_QUEUE_TIMEOUTS, vec![STEP_MAX.into()]).await
+pub async fn lock_queue_timeouts(tx: &mut Tx, until_ms: i64) -> Result<Vec<Expired>, StoreError> {
+    tx.all(&LOCK_QUEUE_TIMEOUTS, vec![STEP_MAX.into(), until_ms.into()])
+        .await
 }
 
 /// DISPATCHED → TERMINATING(start_timeout), a bounded number. One whose runner is just reporting is left to it.
-pub async fn time_out_starts(tx: &mut Tx) -> Result<Vec<Held>, StoreError> {
-    tx.all(&TIME_OUT_STARTS, vec![STEP_MAX.into()]).await
+pub async fn time_out_starts(tx: &mut Tx, until_ms: i64) -> Result<Vec<Held>, StoreError> {
+    tx.all(&TIME_OUT_STARTS, vec![STEP_MAX.into(), until_ms.into()]).await
 }
 
 impl Db {

@@ -370,6 +370,18 @@ impl Db {
         )))
     }
 
+    /// On another machine, as far as its address tells: then its clock is another one, too.
+    pub fn is_elsewhere(&self) -> bool {
+        self.options.as_ref().is_some_and(|options| {
+            let host = options.get_host();
+            let here = options.get_socket().is_some()
+                || host.starts_with('/')
+                || host == "localhost"
+                || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+            !here
+        })
+    }
+
     pub fn dialect(&self) -> Dialect {
         match self.pools {
             Pools::Pg { .. } => Dialect::Postgres,

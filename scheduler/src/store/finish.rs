@@ -172,6 +172,14 @@ impl Successor {
     }
 }
 
+impl Ended {
+    pub fn extend(&mut self, more: Ended) {
+        self.ids.extend(more.ids);
+        self.successors.extend(more.successors);
+        self.callbacks |= more.callbacks;
+    }
+}
+
 /// What the caller must wake or tell after the commit.
 #[derive(Clone, Debug, Default)]
 pub struct Ended {

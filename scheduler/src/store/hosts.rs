@@ -5,7 +5,7 @@ use super::error::StoreError;
 use super::sql::Sql;
 use serde::Serialize;
 use std::sync::Arc;
-use systole_shared::heartbeat::identity::{Holder, Identity, identify};
+use systole_shared::heartbeat::identity::{Holder, Identity, Replaced, identify, is_knock_over};
 
 static LOCK_HOST: Sql = Sql::new(
     "lock_host",
@@ -39,6 +39,32 @@ static PUT_HOST: Sql = Sql::new(
        queues = excluded.queues, labels = excluded.labels, version = excluded.version, facts = excluded.facts, \
        boot_id = excluded.boot_id, clock_skew_ms = excluded.clock_skew_ms, registered_at_ms = excluded.registered_at_ms",
 );
+static REPLACED: Sql = Sql::new(
+    "replaced",
+    "SELECT start_no, {now} - knocked_at_ms AS knocked_ms FROM replaced WHERE host = $1 AND instance_id = $2",
+);
+/// Remembers the holder, before another instance takes its place.
+static PUT_REPLACED: Sql = Sql::new(
+    "put_replaced",
+    "INSERT INTO replaced (host, instance_id, start_no, replaced_at_ms) \
+     SELECT host, instance_id, start_no, {now} FROM host WHERE host = $1 \
+     ON CONFLICT (host, instance_id) DO UPDATE SET start_no = excluded.start_no, replaced_at_ms = excluded.replaced_at_ms, \
+       knocked_at_ms = NULL",
+);
+/// The new holder, and all but the newest: a container without a volume is another instance each time.
+static DROP_REPLACED: Sql = Sql::new(
+    "drop_replaced",
+    "DELETE FROM replaced WHERE host = $1 AND (instance_id = $2 OR instance_id NOT IN ( \
+       SELECT r.instance_id FROM replaced AS r WHERE r.host = $1 ORDER BY r.replaced_at_ms DESC LIMIT 32))",
+);
+static KNOCK: Sql = Sql::new(
+    "knock",
+    "UPDATE replaced SET knocked_at_ms = {now} WHERE host = $1 AND instance_id = $2",
+);
+static FORGET_REPLACED: Sql = Sql::new(
+    "forget_replaced",
+    "DELETE FROM replaced WHERE replaced_at_ms < {now} - $1 AND replaced_at_ms < $2 - $1",
+);
 static ORPHAN_TASKS: Sql = Sql::new(
     "orphan_tasks",
     "UPDATE task SET orphaned_at_ms = {now} FROM (SELECT task_id FROM runner WHERE host = $1 AND task_id IS NOT NULL) AS x \
@@ -58,10 +84,12 @@ static DROP_SURPLUS: Sql = Sql::new(
     "drop_surplus",
     "DELETE FROM runner WHERE host = $1 AND slot >= $2 AND slot <> $3 AND task_id IS NULL AND NOT cordoned",
 );
+/// New slots of a host that is cordoned are so, too.
 static PUT_RUNNERS: Sql = Sql::new(
     "put_runners",
-    "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms) \
-     SELECT $1, CAST(e.value AS BIGINT), $2, $3, 0, {now} FROM {each:$4} WHERE TRUE ON CONFLICT DO NOTHING",
+    "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms, cordoned, cordoned_by, cordon_reason, cordoned_at_ms) \
+     SELECT h.host, CAST(e.value AS BIGINT), $2, $3, 0, {now}, h.cordoned, h.cordoned_by, h.cordon_reason, h.cordoned_at_ms \
+     FROM {each:$4} JOIN host AS h ON {is:h.host,$1} WHERE TRUE ON CONFLICT DO NOTHING",
 );
 /// Of all slots at once, by the process that holds them; an older word than the last changes nothing.
 static SET_FAULT: Sql = Sql::new(
@@ -76,7 +104,7 @@ static FORGET_HOSTS: Sql = Sql::new(
 );
 static FORGET_RUNNERS: Sql = Sql::new(
     "forget_runners",
-    "DELETE FROM runner WHERE seen_ms < {now} - $1 AND task_id IS NULL AND NOT cordoned",
+    "DELETE FROM runner WHERE seen_ms < {now} - $1 AND seen_ms < $2 - $1 AND task_id IS NULL AND NOT cordoned",
 );
 
 pub static STATEMENTS: &[&Sql] = &[
@@ -85,6 +113,11 @@ pub static STATEMENTS: &[&Sql] = &[
     &LOCK_RUNNERS_OF,
     &PUT_NEW_HOST,
     &PUT_HOST,
+    &REPLACED,
+    &PUT_REPLACED,
+    &DROP_REPLACED,
+    &KNOCK,
+    &FORGET_REPLACED,
     &ORPHAN_TASKS,
     &TAKE_RUNNERS,
     &FREE_RUNNERS,
@@ -131,6 +164,12 @@ struct HostRow {
 }
 
 #[derive(sqlx::FromRow)]
+struct ReplacedRow {
+    start_no: i64,
+    knocked_ms: Option<i64>,
+}
+
+#[derive(sqlx::FromRow)]
 struct Silence {
     silent_ms: i64,
     slots: i64,
@@ -172,13 +211,17 @@ impl Db {
     }
 
     /// Deletes the rows of hosts that were not seen for long and hold nothing.
-    pub async fn forget_hosts(&self, unseen_ms: i64) -> Result<u64, StoreError> {
+    pub async fn forget_hosts(&self, unseen_ms: i64, until_ms: i64) -> Result<u64, StoreError> {
         self.write("forget_hosts", Class::Api, move |tx| {
             Box::pin(async move {
-                let gone = tx.exec(&FORGET_RUNNERS, vec![unseen_ms.into()]).await?;
+                let gone = tx
+                    .exec(&FORGET_RUNNERS, vec![unseen_ms.into(), until_ms.into()])
+                    .await?;
                 if gone > 0 {
                     tx.exec(&FORGET_HOSTS, vec![]).await?;
                 }
+                tx.exec(&FORGET_REPLACED, vec![unseen_ms.into(), until_ms.into()])
+                    .await?;
                 Ok(gone)
             })
         })
@@ -196,9 +239,21 @@ async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreErro
         left: silence.slots > 0 && silence.staying == 0,
         silent_ms: silence.silent_ms,
     });
-    let identity = identify(holder.as_ref(), &new.instance_id, new.start_no, new.beat_ms);
+    let me = || vec![new.host.as_str().into(), new.instance_id.as_str().into()];
+    let replaced: Option<Replaced> = tx.opt::<ReplacedRow>(&REPLACED, me()).await?.map(|row| Replaced {
+        start_no: row.start_no,
+        knocked_ms: row.knocked_ms,
+    });
+    let identity = identify(holder.as_ref(), &new.instance_id, new.start_no, new.beat_ms, replaced);
     match identity {
-        Identity::Old | Identity::Taken => return Ok(identity),
+        Identity::Old => return Ok(identity),
+        Identity::Taken => {
+            let knocked = replaced.and_then(|replaced| replaced.knocked_ms);
+            if replaced.is_some() && knocked.is_none_or(|ms| is_knock_over(ms, new.beat_ms)) {
+                tx.exec(&KNOCK, me()).await?;
+            }
+            return Ok(identity);
+        }
         Identity::Holder => {}
         Identity::New => {
             let key = vec![
@@ -215,6 +270,10 @@ async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreErro
             tx.exec(&PUT_HOST, vec![batch(&[new])?]).await?;
         }
         Identity::Restart | Identity::Successor => {
+            if identity == Identity::Successor {
+                tx.exec(&PUT_REPLACED, vec![new.host.as_str().into()]).await?;
+                tx.exec(&DROP_REPLACED, me()).await?;
+            }
             tx.exec(&PUT_HOST, vec![batch(&[new])?]).await?;
             if identity == Identity::Successor {
                 tx.exec(&ORPHAN_TASKS, vec![new.host.as_str().into()]).await?;

@@ -20,6 +20,7 @@ pub mod clocks;
 pub mod db;
 pub mod error;
 pub mod finish;
+pub mod holds;
 pub mod hosts;
 pub mod listen;
 pub mod lost;
@@ -43,6 +44,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         claims::STATEMENTS,
         clocks::STATEMENTS,
         finish::STATEMENTS,
+        holds::STATEMENTS,
         hosts::STATEMENTS,
         lost::STATEMENTS,
         outbox::STATEMENTS,

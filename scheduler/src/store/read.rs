@@ -44,16 +44,16 @@ static CHAIN_ENDS: Sql = Sql::new(
 /// From the sequence, not from the rows: those may all be deleted, and ids never return.
 static NEWEST_ID_POSTGRES: Sql = Sql::new(
     "newest_id_postgres",
-    "SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS id FROM task_id_seq",
+    "SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS id, (SELECT count(*) FROM ahead) AS ahead FROM task_id_seq",
 );
 static NEWEST_ID_SQLITE: Sql = Sql::new(
     "newest_id_sqlite",
-    "SELECT COALESCE(max(seq), 0) AS id FROM sqlite_sequence WHERE name = 'task'",
+    "SELECT COALESCE(max(seq), 0) AS id, (SELECT count(*) FROM ahead) AS ahead FROM sqlite_sequence WHERE name = 'task'",
 );
 static RUNNERS: Sql = Sql::new(
     "runners",
     "SELECT r.host, r.slot, r.start_no, r.seen_ms, {now} - r.seen_ms AS age_ms, {now} AS now_ms, r.leaving, r.task_id, r.cordoned, \
-       r.cordoned_by, r.cordon_reason, r.cordoned_at_ms, r.fault, r.fault_detail, r.fault_at_ms, h.queues, h.labels, h.version, h.facts, h.clock_skew_ms, \
+       r.cordoned_by, r.cordon_reason, r.cordoned_at_ms, r.fault, r.fault_detail, r.fault_at_ms, h.cordoned AS host_cordoned, h.queues, h.labels, h.version, h.facts, h.clock_skew_ms, \
        t.status AS task_status, COALESCE(t.started_at_ms, t.dispatched_at_ms) AS busy_since_ms \
      FROM runner AS r JOIN host AS h ON h.host = r.host LEFT JOIN task AS t ON t.id = r.task_id \
      WHERE (r.host > $1 OR (r.host = $1 AND r.slot > $2)) AND ($3 = '' OR r.host = $3) ORDER BY r.host, r.slot LIMIT $4",
@@ -239,9 +239,11 @@ struct ChainRow {
     live: i64,
 }
 
-#[derive(sqlx::FromRow)]
-struct OnlyId {
-    id: i64,
+#[derive(Clone, Copy, Debug, sqlx::FromRow)]
+pub struct Newest {
+    pub id: i64,
+    /// Hosts that have held a newer one, see [`crate::ahead`].
+    pub ahead: i64,
 }
 
 /// A runner with its host.
@@ -262,6 +264,8 @@ pub struct RunnerRow {
     pub fault: Option<String>,
     pub fault_detail: Option<String>,
     pub fault_at_ms: Option<i64>,
+    /// Slots that are added later are cordoned, too.
+    pub host_cordoned: bool,
     pub queues: String,
     pub labels: String,
     pub version: String,
@@ -272,12 +276,12 @@ pub struct RunnerRow {
 }
 
 /// The highest task id ever given, inside a transaction.
-pub async fn newest_task_id(tx: &mut Tx) -> Result<i64, StoreError> {
+pub async fn newest_task_id(tx: &mut Tx) -> Result<Newest, StoreError> {
     let sql = match tx.dialect() {
         Dialect::Postgres => &NEWEST_ID_POSTGRES,
         Dialect::Sqlite => &NEWEST_ID_SQLITE,
     };
-    Ok(tx.one::<OnlyId>(sql, vec![]).await?.id)
+    tx.one(sql, vec![]).await
 }
 
 impl Db {
@@ -321,7 +325,7 @@ impl Db {
 
     /// The highest task id ever given.
     pub async fn newest_task_id(&self) -> Result<i64, StoreError> {
-        self.read("newest", |tx| Box::pin(newest_task_id(tx))).await
+        Ok(self.read("newest", |tx| Box::pin(newest_task_id(tx))).await?.id)
     }
 
     /// A page, newest first. The second value says whether there is more.

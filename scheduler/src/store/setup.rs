@@ -19,7 +19,8 @@ static SQLITE_FACTS: Sql = Sql::new("sqlite_facts", "SELECT sqlite_version() AS 
 static NOW: Sql = Sql::new("now", "SELECT {now} AS now_ms");
 static TICK: Sql = Sql::new(
     "tick",
-    "INSERT INTO setting (name, value) VALUES ('last_tick', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+    "INSERT INTO setting (name, value) VALUES ('last_tick', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value \
+     RETURNING {now} AS now_ms",
 );
 
 #[derive(sqlx::FromRow)]
@@ -107,11 +108,11 @@ impl Db {
             .now_ms)
     }
 
-    /// Proves that this replica can commit.
-    pub async fn tick(&self, replica: String) -> Result<(), StoreError> {
+    /// Proves that this replica can commit. Returns the database's clock.
+    pub async fn tick(&self, replica: String) -> Result<i64, StoreError> {
         self.write("tick", Class::Beats, move |tx| {
             let replica = replica.clone();
-            Box::pin(async move { tx.exec(&TICK, vec![replica.into()]).await.map(drop) })
+            Box::pin(async move { Ok(tx.one::<Now>(&TICK, vec![replica.into()]).await?.now_ms) })
         })
         .await
     }

@@ -51,7 +51,8 @@ static TOKENS_USED: Sql = Sql::new(
 /// The two of the first start stay: they would be made again.
 static FORGET_TOKENS: Sql = Sql::new(
     "forget_tokens",
-    "DELETE FROM token WHERE name NOT IN ('admin', 'runner') AND (revoked_at_ms < {now} - $1 OR expires_at_ms < {now} - $1)",
+    "DELETE FROM token WHERE name NOT IN ('admin', 'runner') \
+       AND (revoked_at_ms < {now} - $1 OR expires_at_ms < {now} - $1) AND (revoked_at_ms < $2 - $1 OR expires_at_ms < $2 - $1)",
 );
 
 pub static STATEMENTS: &[&Sql] = &[
@@ -241,9 +242,12 @@ impl Db {
     }
 
     /// Forgets tokens that were revoked, or expired, long ago.
-    pub async fn forget_tokens(&self) -> Result<u64, StoreError> {
-        self.write("forget_tokens", Class::Api, |tx| {
-            Box::pin(async move { tx.exec(&FORGET_TOKENS, vec![TOKEN_GONE_KEEP_MS.into()]).await })
+    pub async fn forget_tokens(&self, until_ms: i64) -> Result<u64, StoreError> {
+        self.write("forget_tokens", Class::Api, move |tx| {
+            Box::pin(async move {
+                tx.exec(&FORGET_TOKENS, vec![TOKEN_GONE_KEEP_MS.into(), until_ms.into()])
+                    .await
+            })
         })
         .await
     }

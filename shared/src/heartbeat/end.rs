@@ -189,6 +189,17 @@ pub fn end(
     }
 }
 
+/// The end of a task whose stored specification is no specification: whoever is to run it cannot.
+pub fn unreadable() -> (Transition, Outcome) {
+    (
+        Transition::Fail,
+        Outcome::new(
+            OutcomeKind::Unreadable,
+            "what is stored of this task cannot be read, so it was not started; the database was damaged or changed by hand",
+        ),
+    )
+}
+
 /// The end of a task whose runner says IDLE though the child should be alive ([`super::answer::Step::ChildGone`]).
 pub fn child_gone() -> (Transition, Outcome) {
     (

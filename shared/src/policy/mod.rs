@@ -1,7 +1,8 @@
 //! Rules that are functions of values: who is stale, which lane a runner serves, what follows a failure, when a
-//! runner that is cut off ends its child.
+//! runner that is cut off ends its child, whether the time may be acted on.
 
 pub mod access;
+pub mod clock;
 pub mod fence;
 pub mod host_fault;
 pub mod lane;

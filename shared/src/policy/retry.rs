@@ -45,6 +45,7 @@ pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements
         | OutcomeKind::RunnerRestarted
         | OutcomeKind::RunnerStopped
         | OutcomeKind::Fenced
+        | OutcomeKind::Unreadable
         | OutcomeKind::Cancelled
         | OutcomeKind::Skipped => FollowUp::Nothing,
     }
@@ -68,6 +69,7 @@ mod tests {
             OutcomeKind::Cancelled,
             OutcomeKind::RunnerLost,
             OutcomeKind::RunnerRestarted,
+            OutcomeKind::Unreadable,
             OutcomeKind::Success,
         ] {
             assert_eq!(follow_up(kind, 1, 100, 0), FollowUp::Nothing, "{kind}");

@@ -39,6 +39,7 @@ kinds! {
     RunnerStopped = "runner_stopped", "the runner was shut down and ended the child";
     Fenced = "fenced", "the runner was cut off from the schedulers and ended the child";
     NotStarted = "not_started", "the runner never took the task up; nothing ran";
+    Unreadable = "unreadable", "what is stored of it cannot be read; nothing ran";
     Cancelled = "cancelled", "ended by a cancel";
     Skipped = "skipped", "dropped before it started";
 }

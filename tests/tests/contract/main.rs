@@ -1,6 +1,9 @@
 //! The contract of the store and of the heartbeat, on both databases: facts, each over real sockets.
 
+mod claims;
+mod holds;
 mod host_faults;
+mod hosts;
 
 use std::sync::Arc;
 use systole_proto::v1;

@@ -104,6 +104,8 @@ pub(super) struct Outcome {
     pub(super) ended: Ended,
     pub(super) started: Vec<i64>,
     pub(super) claimed: Claimed,
+    /// Hosts that have held a newer task than the database knows, and that task.
+    pub(super) ahead: Vec<(String, i64)>,
 }
 
 async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<Done>, StoreError> {
@@ -116,16 +118,21 @@ async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<
         )
     });
     let newest = ctx.newest_task_id.load(Ordering::Relaxed);
-    let (beats_in, plan_in) = (Arc::clone(&beats), Arc::clone(&plan));
+    let (beats_in, plan_in, ahead) = (Arc::clone(&beats), Arc::clone(&plan), ctx.ahead.hosts());
     let outcome = ctx
         .db
         .write("beats", Class::Beats, move |tx| {
-            let (beats, plan) = (Arc::clone(&beats_in), Arc::clone(&plan_in));
-            Box::pin(async move { act(tx, &beats, &plan, newest).await })
+            let (beats, plan, ahead) = (Arc::clone(&beats_in), Arc::clone(&plan_in), Arc::clone(&ahead));
+            Box::pin(async move { act(tx, &beats, &plan, newest, ahead).await })
         })
         .await?;
     ctx.health.committed();
     ctx.lanes.learn(&plan, &outcome.claimed);
+    for (host, max_task_id) in &outcome.ahead {
+        if ctx.ahead.note(host, *max_task_id) {
+            ctx.wake.poll.notify_one();
+        }
+    }
     after_end(ctx, &outcome.ended);
     let mut changed = outcome.started;
     changed.extend(outcome.claimed.runs.iter().map(|run| run.task_id));

@@ -24,6 +24,29 @@ pub(super) struct Turn<'a> {
     pub(super) offer: bool,
 }
 
+impl<'a> Turn<'a> {
+    /// For a beat of a process that holds no row.
+    pub(super) fn without_row(beat: &'a Beat) -> Self {
+        Self {
+            beat,
+            write: RunnerWrite {
+                host: beat.registration.host.clone(),
+                slot: beat.registration.slot,
+                start_no: beat.registration.start_no,
+                seq: beat.seq,
+                leaving: 0,
+                task_id: None,
+                held_boot: None,
+                redeliveries: 0,
+            },
+            answer: None,
+            acknowledged: Vec::new(),
+            park: false,
+            offer: false,
+        }
+    }
+}
+
 /// Writes that decisions ask for.
 #[derive(Default)]
 pub(super) struct Work {
@@ -42,7 +65,7 @@ pub(super) fn decide<'a>(
     beat: &'a Beat,
     row: &RunnerRow,
     tasks: &HashMap<i64, LiveTask>,
-    newest: i64,
+    is_ahead: impl Fn(&Beat) -> bool,
     work: &mut Work,
 ) -> Result<Result<Turn<'a>, Done>, StoreError> {
     let who = &beat.registration;
@@ -91,12 +114,12 @@ pub(super) fn decide<'a>(
             } else if turn.answer.is_none() {
                 turn.answer = Some(Answer::Reset(beat.task_id, ResetReason::Unknown));
             }
-            finish_turn(&mut turn, row, newest);
+            finish_turn(&mut turn, row, is_ahead(beat));
             return Ok(Ok(turn));
         }
     };
     take_step(step, &mut turn, row, tasks, work)?;
-    finish_turn(&mut turn, row, newest);
+    finish_turn(&mut turn, row, is_ahead(beat));
     Ok(Ok(turn))
 }
 
@@ -140,7 +163,7 @@ fn named(
 }
 
 /// Settles one result. It is accepted from whoever names the task with the start it was dispatched to.
-fn record(
+pub(super) fn record(
     result: &BeatResult,
     turn: &mut Turn<'_>,
     tasks: &HashMap<i64, LiveTask>,
@@ -290,21 +313,10 @@ fn settle_held(task: &LiveTask, end: (Transition, Outcome), turn: &mut Turn<'_>,
 }
 
 /// Who may get a task, and whose answer may be held back.
-fn finish_turn(turn: &mut Turn<'_>, row: &RunnerRow, newest: i64) {
+fn finish_turn(turn: &mut Turn<'_>, row: &RunnerRow, ahead: bool) {
     let beat = turn.beat;
     if turn.offer {
-        // The host has seen a task that this database does not know: it went back in time. Nothing is
-        // dispatched there until a person has looked.
-        let ahead = beat.max_task_id > newest;
         turn.park = turn.answer.is_none() && !ahead;
         turn.offer = !ahead && !row.closed && !beat.leaving && beat.unanswered == 0;
-        if ahead {
-            tracing::error!(
-                host = row.host,
-                max_task_id = beat.max_task_id,
-                newest,
-                "a runner has seen a newer task than the database knows: the database was set back, or this is another cluster. Nothing is dispatched to it"
-            );
-        }
     }
 }

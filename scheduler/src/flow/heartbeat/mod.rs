@@ -7,6 +7,7 @@
 
 mod batch;
 mod decide;
+mod deliver;
 mod faults;
 mod intake;
 mod register;
@@ -99,6 +100,23 @@ pub struct Reply {
     pub acknowledged: Vec<i64>,
 }
 
+/// Why a beat is not answered.
+#[derive(Debug)]
+pub struct Refused {
+    pub refusal: Refusal,
+    /// Results that were recorded all the same.
+    pub recorded: Vec<i64>,
+}
+
+impl From<Refusal> for Refused {
+    fn from(refusal: Refusal) -> Self {
+        Self {
+            refusal,
+            recorded: Vec::new(),
+        }
+    }
+}
+
 type Waiting = (Arc<Beat>, oneshot::Sender<Result<Done, Refusal>>);
 
 /// The queue of beats.
@@ -122,7 +140,7 @@ impl Default for Beats {
 }
 
 /// One beat from its arrival to its answer.
-pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
+pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refused> {
     let cannot_commit = || {
         Refusal::new(
             Code::StoreUnreachable,
@@ -130,7 +148,7 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
         )
     };
     if !ctx.health.can_commit(ctx.beat_ms()) {
-        return Err(cannot_commit());
+        return Err(cannot_commit().into());
     }
     let beat = Arc::new(beat);
     let mut registrations = 0;
@@ -144,7 +162,7 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
         let done = tokio::select! {
             done = receiver => done.map_err(|_| Refusal::new(Code::Draining, "this scheduler is stopping"))??,
             // Its transaction hangs. If it is committed after all, that was a beat of this runner all the same.
-            () = ctx.health.lost(ctx.beat_ms()) => return Err(cannot_commit()),
+            () = ctx.health.lost(ctx.beat_ms()) => return Err(cannot_commit().into()),
         };
         match done {
             Done::Answered {
@@ -154,13 +172,13 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refusal> {
             } => break (answer, acknowledged, park),
             Done::Register if registrations < REGISTRATIONS_MAX => {
                 registrations += 1;
-                register::register(ctx, &beat, registrations == 1).await?;
+                if let Err(refusal) = register::register(ctx, &beat, registrations == 1).await {
+                    let recorded = deliver::deliver(ctx, &beat, &refusal).await;
+                    return Err(Refused { refusal, recorded });
+                }
             }
             Done::Register => {
-                return Err(Refusal::new(
-                    Code::StoreUnreachable,
-                    "the runner's row changes hands; beat again",
-                ));
+                return Err(Refusal::new(Code::StoreUnreachable, "the runner's row changes hands; beat again").into());
             }
         }
     };

@@ -8,7 +8,7 @@ use crate::store::beats::{self, RunnerRow, RunnerWrite};
 use crate::store::claims::{self, Again, ClaimPlan, Offer, Run};
 use crate::store::finish;
 use crate::store::output::{self, Chunk, Stream};
-use crate::store::{StoreError, Tx, read};
+use crate::store::{StoreError, Tx, holds, read};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_shared::heartbeat::ResetReason;
@@ -19,11 +19,16 @@ pub(super) async fn act(
     beats: &[Arc<Beat>],
     plan: &ClaimPlan,
     newest: i64,
+    mut ahead: Arc<HashSet<String>>,
 ) -> Result<Outcome, StoreError> {
     let mut newest = newest;
     if beats.iter().any(|beat| beat.max_task_id > newest) {
         // Another replica stored it a moment ago, or the database was set back.
-        newest = read::newest_task_id(tx).await?;
+        let now = read::newest_task_id(tx).await?;
+        newest = now.id;
+        if now.ahead > 0 {
+            ahead = Arc::new(holds::hosts_ahead(tx).await?);
+        }
     }
     let (rows, tasks) = beats::lock_beats(tx, beats.iter().map(|beat| beat.key()), &named_tasks(beats)).await?;
 
@@ -33,10 +38,15 @@ pub(super) async fn act(
     for beat in beats {
         turns.push(match rows.get(&beat.key()) {
             None => Err(Done::Register),
-            Some(row) => decide(beat, row, &tasks, newest, &mut work)?,
+            Some(row) => decide(beat, row, &tasks, |beat| is_ahead(beat, newest, &ahead), &mut work)?,
         });
     }
 
+    outcome.ahead = beats
+        .iter()
+        .filter(|beat| beat.max_task_id > newest)
+        .map(|beat| (beat.registration.host.clone(), beat.max_task_id))
+        .collect();
     outcome.started = beats::start_tasks(tx, &work.start).await?;
     beats::time_out_tasks(tx, &work.time_out).await?;
     outcome.ended = finish::end_tasks(tx, &work.ends).await?;
@@ -46,7 +56,8 @@ pub(super) async fn act(
     store_output(tx, beats, &work.recorded).await?;
 
     offer_tasks(tx, &mut turns, plan, &mut outcome).await?;
-    repeat_run_new(tx, &mut turns, &rows, &work.again).await?;
+    repeat_run_new(tx, &mut turns, &rows, &work.again, &mut outcome).await?;
+    outcome.ended.extend(std::mem::take(&mut outcome.claimed.ended));
 
     let writes: Vec<RunnerWrite> = turns.iter().flatten().map(|turn| turn.write.clone()).collect();
     beats::win_runners(tx, &writes).await?;
@@ -65,6 +76,12 @@ pub(super) async fn act(
     Ok(outcome)
 }
 
+/// The host has held a task that this database does not know: it went back in time. Nothing is dispatched there until a
+/// person has looked.
+fn is_ahead(beat: &Beat, newest: i64, ahead: &HashSet<String>) -> bool {
+    beat.max_task_id > newest || ahead.contains(&beat.registration.host)
+}
+
 /// What the beats name, in order and without repetition.
 fn named_tasks(beats: &[Arc<Beat>]) -> Vec<i64> {
     let mut ids: Vec<i64> = Vec::new();
@@ -77,7 +94,7 @@ fn named_tasks(beats: &[Arc<Beat>]) -> Vec<i64> {
     ids
 }
 
-async fn store_output(tx: &mut Tx, beats: &[Arc<Beat>], recorded: &HashSet<i64>) -> Result<(), StoreError> {
+pub(super) async fn store_output(tx: &mut Tx, beats: &[Arc<Beat>], recorded: &HashSet<i64>) -> Result<(), StoreError> {
     for result in beats.iter().flat_map(|beat| &beat.results) {
         if !recorded.contains(&result.task_id) {
             continue;
@@ -146,6 +163,7 @@ async fn repeat_run_new(
     turns: &mut [Result<Turn<'_>, Done>],
     rows: &HashMap<(String, i64), RunnerRow>,
     again: &HashMap<i64, u32>,
+    outcome: &mut Outcome,
 ) -> Result<(), StoreError> {
     if again.is_empty() {
         return Ok(());
@@ -160,11 +178,9 @@ async fn repeat_run_new(
             })
         })
         .collect();
-    let runs: HashMap<i64, Run> = claims::run_again(tx, &again_to)
-        .await?
-        .into_iter()
-        .map(|run| (run.task_id, run))
-        .collect();
+    let (runs, ended) = claims::run_again(tx, &again_to).await?;
+    outcome.ended.extend(ended);
+    let runs: HashMap<i64, Run> = runs.into_iter().map(|run| (run.task_id, run)).collect();
     let run_new = |id: i64| {
         let run = runs.get(&id)?;
         Some(Answer::Run(Box::new(run.clone()), again.get(&id).copied().unwrap_or(0)))
