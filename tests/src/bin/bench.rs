@@ -189,15 +189,43 @@ impl Process {
 
     /// CPU time used so far, s.
     fn cpu(&self) -> f64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        let after = text.rsplit(')').next().unwrap_or_default();
-        let fields: Vec<f64> = after
-            .split_whitespace()
-            .filter_map(|field| field.parse().ok())
-            .collect();
-        // user and system time are fields 14 and 15; the name and the state are not numbers.
-        (fields.get(10).unwrap_or(&0.0) + fields.get(11).unwrap_or(&0.0)) / 100.0
+        cpu(self.child.id())
     }
+}
+
+/// CPU time that a process used so far without its children, s.
+fn cpu(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = text.rsplit(')').next().unwrap_or_default();
+    let fields: Vec<f64> = after
+        .split_whitespace()
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    // user and system time are fields 14 and 15; the name and the state are not numbers.
+    (fields.get(10).unwrap_or(&0.0) + fields.get(11).unwrap_or(&0.0)) / 100.0
+}
+
+/// CPU time that no process used so far, all cores together, s.
+fn idle() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let first = text.lines().next().unwrap_or_default();
+    let fields: Vec<f64> = first
+        .split_whitespace()
+        .filter_map(|field| field.parse().ok())
+        .collect();
+    // user, nice, system, idle, iowait
+    (fields.get(3).unwrap_or(&0.0) + fields.get(4).unwrap_or(&0.0)) / 100.0
+}
+
+/// The warden that serves this data folder.
+fn warden_of(folder: &Path) -> Option<u32> {
+    let folder = folder.display().to_string();
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let text = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let arguments: Vec<_> = text.split(|&byte| byte == 0).collect();
+        (arguments.contains(&b"warden".as_slice()) && arguments.contains(&folder.as_bytes())).then_some(pid)
+    })
 }
 
 impl Drop for Process {
@@ -459,36 +487,69 @@ async fn are_finished(tasks: &mut Tasks, ids: &[i64]) -> Result<bool> {
     }))
 }
 
+/// What section (c) runs.
+struct Real {
+    tasks: usize,
+    slots: u32,
+    latency: bool,
+}
+
 /// Real tasks per second with real runners, and submit → child started on the idle cluster.
-async fn real(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, count: usize) -> Result<()> {
+async fn real(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, plan: &Real) -> Result<()> {
+    let (count, slots) = (plan.tasks, plan.slots);
     let process = Process::scheduler(binary, db).await?;
     let mut tasks = process.tasks().await?;
     let folder = db.folder.path().join("runner");
-    let mut runner = process.runner(binary, 16, &folder)?;
+    let mut runner = process.runner(binary, slots, &folder)?;
     let one = submit_many(&mut tasks, &command(&["/bin/true"]), 50).await?;
     until_finished(&mut tasks, &one).await?;
+    let warden = warden_of(&folder).ok_or("no warden")?;
     for (label, argv) in [
         ("/bin/true", vec!["/bin/true"]),
         ("sh -c true", vec!["/bin/sh", "-c", "true"]),
     ] {
         let mut rates = Vec::new();
         let mut limits = Vec::new();
+        let mut spent = [0.0; 4];
         for _ in 0..3 {
             limits.push(spawn_limit(&argv, 1_500));
-            let began = Instant::now();
+            let used = || [process.cpu(), cpu(runner.id()), cpu(warden), idle()];
+            let (began, before) = (Instant::now(), used());
             let ids = submit_many(&mut tasks, &command(&argv), count).await?;
             until_finished(&mut tasks, &ids).await?;
             rates.push(count as f64 / began.elapsed().as_secs_f64());
+            for (sum, (after, before)) in spent.iter_mut().zip(used().iter().zip(before)) {
+                *sum += (after - before) * 1_000.0 / (3 * count) as f64;
+            }
         }
         let ratios = rates.iter().zip(&limits).map(|(rate, limit)| rate / limit).collect();
         report.add(
-            format!("(c) real {label}, 16 slots, {kind}"),
+            format!("(c) real {label}, {slots} slots, {kind}"),
             median(rates),
             "tasks/s",
             format!("{:.2} of the spawn limit beside it", median(ratios)),
         );
+        let [scheduler, agent, warden, idle] = spent;
+        report.add(
+            format!("(c) CPU of systole for each, {kind}"),
+            scheduler + agent + warden,
+            "ms",
+            format!("scheduler {scheduler:.2}, agent {agent:.2}, warden {warden:.2}; idle meanwhile {idle:.2}"),
+        );
     }
-    let (mut latencies, mut direct) = latency(&mut tasks, db.folder.path(), 300).await?;
+    if plan.latency {
+        report_latency(&mut tasks, db, report, kind).await?;
+    }
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(i32::try_from(runner.id())?),
+        nix::sys::signal::Signal::SIGTERM,
+    )?;
+    runner.wait()?;
+    Ok(())
+}
+
+async fn report_latency(tasks: &mut Tasks, db: &TestDb, report: &mut Report, kind: &str) -> Result<()> {
+    let (mut latencies, mut direct) = latency(tasks, db.folder.path(), 300).await?;
     let own = quantile(&mut direct, 0.5);
     report.add(
         format!("(d) the shell itself, started directly, p50, {kind}"),
@@ -505,11 +566,6 @@ async fn real(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, count
             format!("idle cluster; to the shell's first byte {whole:.2}"),
         );
     }
-    nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(i32::try_from(runner.id())?),
-        nix::sys::signal::Signal::SIGTERM,
-    )?;
-    runner.wait()?;
     Ok(())
 }
 
@@ -713,6 +769,9 @@ async fn claims_section(report: &mut Report) -> Result<()> {
 async fn main() -> Result<()> {
     let mut quick = false;
     let mut only = None;
+    let mut database = None;
+    let mut count = None;
+    let mut slots = 16;
     let mut out = PathBuf::from("target/bench.json");
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -720,7 +779,13 @@ async fn main() -> Result<()> {
             "--quick" => quick = true,
             "--only" => only = args.next(),
             "--out" => out = args.next().ok_or("--out needs a path")?.into(),
-            other => return Err(format!("unknown option {other}; --quick, --only LETTER, --out FILE").into()),
+            "--database" => database = args.next(),
+            "--slots" => slots = args.next().ok_or("--slots needs a number")?.parse()?,
+            "--tasks" => count = Some(args.next().ok_or("--tasks needs a number")?.parse()?),
+            other => {
+                let known = "--quick, --only LETTERS, --database sqlite|postgres, --tasks N, --slots N, --out FILE";
+                return Err(format!("unknown option {other}; {known}").into());
+            }
         }
     }
     let binary = std::env::current_exe()?.parent().ok_or("no folder")?.join("systole");
@@ -729,6 +794,7 @@ async fn main() -> Result<()> {
     }
     let wants = |letter: &str| only.as_deref().is_none_or(|only| only.contains(letter));
     let (rounds, noop, real_count) = if quick { (1, 6_000, 600) } else { (3, 20_000, 2_000) };
+    let (real_count, databases) = (count.unwrap_or(real_count), database.as_deref());
     let mut report = Report::default();
     if wants("a") {
         report.add(
@@ -782,8 +848,17 @@ async fn main() -> Result<()> {
             "/s",
             "peer, no record",
         );
-        real(&binary, &TestDb::sqlite(), &mut report, "SQLite", real_count).await?;
-        real(&binary, &TestDb::postgres(), &mut report, "PostgreSQL", real_count).await?;
+        let plan = Real {
+            tasks: real_count,
+            slots,
+            latency: wants("d"),
+        };
+        if databases != Some("postgres") {
+            real(&binary, &TestDb::sqlite(), &mut report, "SQLite", &plan).await?;
+        }
+        if databases != Some("sqlite") {
+            real(&binary, &TestDb::postgres(), &mut report, "PostgreSQL", &plan).await?;
+        }
     }
     if wants("e") {
         parked(
