@@ -108,7 +108,7 @@ mod tests {
             (Failed, "runner_stopped", None, None, "", 123),
             (Failed, "not_started", None, None, "", 123),
             (Failed, "fenced", None, None, "", 123),
-            (Failed, "rejected", None, None, "", 120),
+            (Failed, OutcomeKind::Rejected.name(), None, None, "", 120),
             (Failed, "of a later version", None, None, "", 1),
             (Terminated, "cancelled", None, Some(15), "", 121),
             (Terminated, "signal", None, Some(9), "", 121),

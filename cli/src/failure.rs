@@ -287,6 +287,7 @@ fn option_of(field: &str) -> String {
         | "group" => {
             format!("--{name}")
         }
+        "env_file" => "--env-file".into(),
         "ids" => "TASK".into(),
         "names" => "NAME".into(),
         "valid_for_ms" => "--expires".into(),

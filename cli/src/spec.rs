@@ -79,6 +79,7 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         user: limits.user.clone(),
         group: limits.group.clone(),
         env: args.env.clone(),
+        env_file: args.env_file.clone(),
         dir,
         callback_url: args.callback.clone(),
         retry: Retry {
@@ -343,6 +344,7 @@ mod tests {
                 "--at: 2099-01-01T00:00:00.000Z is more than 366 days ahead",
             ),
             (&["--dir", "relative", "--", "x"], "--dir: "),
+            (&["--env-file", "relative", "--", "x"], "--env-file: "),
             (&["--callback", "ftp://x", "--", "x"], "--callback: "),
             (&["--env", "SYSTOLE_X=1", "--", "x"], "--env: "),
             (&["--env", "A=1", "--env", "A=2", "--", "x"], "--env: "),

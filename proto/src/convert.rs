@@ -216,6 +216,7 @@ pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
         user: some_text(spec.user),
         group: some_text(spec.group),
         env: spec.env.into_iter().map(|var| (var.name, var.value)).collect(),
+        env_file: some_text(spec.env_file),
         dir: some_text(spec.dir),
         callback_url: some_text(spec.callback_url),
         retry: Retry {
@@ -268,6 +269,7 @@ pub fn spec_to_wire(spec: &TaskSpec) -> v1::TaskSpec {
         umask: (spec.umask != UMASK_DEFAULT).then_some(spec.umask),
         user: spec.user.clone().unwrap_or_default(),
         group: spec.group.clone().unwrap_or_default(),
+        env_file: spec.env_file.clone().unwrap_or_default(),
     }
 }
 
@@ -416,6 +418,7 @@ mod tests {
             umask: 0,
             user: Some("ann".into()),
             group: Some("staff".into()),
+            env_file: Some("/etc/x.env".into()),
             ..stopping
         };
         assert_eq!(spec_from_wire(spec_to_wire(&confined)), Ok(confined));

@@ -36,6 +36,8 @@ pub struct RunnerConfig {
     pub drain_wait: Duration,
     /// How long running tasks may go on without an agent; default 15 min.
     pub adopt_window: Duration,
+    /// The file with this host's policy; without it the default one, if it exists.
+    pub policy: Option<PathBuf>,
 }
 
 /// Default of [`RunnerConfig::adopt_window`].
@@ -94,6 +96,7 @@ pub(crate) mod tests {
             warden: Origin::Elsewhere,
             drain_wait: Duration::ZERO,
             adopt_window: ADOPT_WINDOW,
+            policy: None,
         }
     }
 

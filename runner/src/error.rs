@@ -25,6 +25,9 @@ pub enum RunnerError {
     DataDirInUse(PathBuf),
     #[error("the data directory {path} cannot be used: {source}; make it writable for this user, or give another one")]
     DataDir { path: PathBuf, source: std::io::Error },
+    /// Bad, or open to others.
+    #[error("{0}")]
+    Policy(String),
     #[error("no warden answers in the data directory {0}: {1}; see warden.log there")]
     NoWarden(PathBuf, std::io::Error),
     #[error("the runner cannot be started on this host: {0}")]

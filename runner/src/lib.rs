@@ -7,6 +7,7 @@
 //! It is two processes. The agent ([`run`] wires it; `agent` is the loop of one slot, `link` the way to the schedulers)
 //! talks to the cluster. The [`warden`] beside it has the children: `child` starts them, `warden` watches and ends them,
 //! `journal` is what is known of them on disk, and `spare` keeps folders of former tasks for later ones.
+//! What a host allows at all is in [`policy`].
 
 mod agent;
 mod backoff;
@@ -17,6 +18,7 @@ mod error;
 mod host;
 mod journal;
 mod link;
+pub mod policy;
 mod procfs;
 mod run;
 mod shutdown;

@@ -3,12 +3,12 @@
 use crate::RunnerError;
 use crate::agent::{Agent, Context, Fixed};
 use crate::config::RunnerConfig;
-use crate::host;
 use crate::link::Link;
 use crate::shutdown::Shutdown;
 use crate::state_dir::AgentDir;
 use crate::warden::Plan;
-use crate::warden::client::{Client, Inventory};
+use crate::warden::client::{Client, Inventory, Origin};
+use crate::{host, policy};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -19,6 +19,10 @@ use tokio::task::JoinSet;
 /// whatever happens later is waited for, retried and logged.
 pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerError> {
     config.check()?;
+    if config.warden != Origin::Elsewhere {
+        // The warden would refuse it too, but where nobody looks.
+        policy::load::load(config.policy.as_deref()).map_err(RunnerError::Policy)?;
+    }
     let link = Arc::new(Link::new(&config)?);
     let boot_id = host::boot_id().map_err(RunnerError::Host)?;
     let root = config.data_dir.clone();
@@ -30,6 +34,7 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         stays: false,
         drain_wait: config.drain_wait,
         adopt_window: config.adopt_window,
+        policy: config.policy.clone(),
     };
     let (warden, pumps, greeting) = Client::connect(plan, config.warden.clone(), home.start_no).await?;
     tracing::info!(

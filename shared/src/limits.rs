@@ -62,6 +62,10 @@ pub const UMASK_MAX: u32 = 0o777;
 pub const UMASK_DEFAULT: u32 = 0o022;
 /// Name of a user or group of a host.
 pub const ACCOUNT_CHARS_MAX: usize = 63;
+/// A file of variables on a runner's host.
+pub const ENV_FILE_BYTES_MAX: u64 = 256 * 1024;
+/// A host's policy file.
+pub const POLICY_BYTES_MAX: u64 = 1024 * 1024;
 /// Signals that are kept of the end of a task.
 pub const END_SIGNALS_MAX: usize = 32;
 /// Free text that is kept of the end of a task beside its message.

@@ -40,7 +40,24 @@ pub struct RunnerArgs {
     #[command(flatten)]
     pub warden: WardenTimes,
     #[command(flatten)]
+    pub policy: PolicyArgs,
+    #[command(flatten)]
     pub log: LogArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct PolicyArgs {
+    /// What may run on this host, a TOML file of root's or of this user [default: /etc/systole/runner.toml, if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+}
+
+impl PolicyArgs {
+    /// The warden may read it from another folder.
+    pub fn absolute(&self) -> Option<PathBuf> {
+        let file = self.policy.as_ref()?;
+        Some(std::path::absolute(file).unwrap_or_else(|_| file.clone()))
+    }
 }
 
 #[derive(Clone, Debug, Args)]
@@ -63,6 +80,8 @@ pub struct WardenArgs {
     pub data_dir: Option<PathBuf>,
     #[command(flatten)]
     pub times: WardenTimes,
+    #[command(flatten)]
+    pub policy: PolicyArgs,
     /// End when no runner and no task is left
     #[arg(long)]
     pub leave_when_idle: bool,

@@ -1,6 +1,7 @@
 //! `up` and `scheduler`, and what both take.
 
 use super::log::LogArgs;
+use super::runner::PolicyArgs;
 use super::value::{duration, label, listen, positive_duration, size, word};
 use clap::Args;
 use std::net::SocketAddr;
@@ -39,6 +40,8 @@ pub struct UpArgs {
     /// Serve an address that is not loopback without TLS
     #[arg(long)]
     pub insecure_plaintext: bool,
+    #[command(flatten)]
+    pub policy: PolicyArgs,
     #[command(flatten)]
     pub store: StoreArgs,
     #[command(flatten)]

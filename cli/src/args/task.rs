@@ -60,6 +60,9 @@ pub struct TaskArgs {
     /// A variable for the program, repeatable
     #[arg(long, value_name = "K=V", value_parser = env_var)]
     pub env: Vec<(String, String)>,
+    /// A file on the runner's host with more variables, NAME=VALUE lines; --env wins
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Option<String>,
     /// Absolute directory on the runner's host to run in
     #[arg(long, value_name = "DIR", conflicts_with = "here")]
     pub dir: Option<String>,

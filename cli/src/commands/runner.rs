@@ -6,6 +6,7 @@ use crate::paths::{self, Role};
 use crate::service::{Signals, default_slots, labels, queues, start_log};
 use crate::url::Url;
 use crate::{client, exit_code, output};
+use std::path::Path;
 use std::time::Duration;
 use systole_runner::config::RunnerConfig;
 use systole_runner::warden::client::Origin;
@@ -18,6 +19,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         Some(dir) => dir.clone(),
         None => paths::data_dir()?.join("runner"),
     };
+    let policy = args.policy.absolute();
     let config = RunnerConfig {
         token: client::token(&urls, args.token_file.as_deref(), Role::Runner)?,
         ca_pem: client::ca_pem(global)?,
@@ -30,10 +32,11 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         warden: if args.external_warden {
             Origin::Elsewhere
         } else {
-            own_warden(&args.warden)
+            own_warden(&args.warden, policy.as_deref())
         },
         drain_wait: args.warden.drain_wait,
         adopt_window: args.warden.adopt_window,
+        policy,
         data_dir,
     };
     paths::make_private_dir(&config.data_dir, "--data-dir")?;
@@ -78,22 +81,27 @@ fn leave(shutdown: &Shutdown, signal: i32) {
 }
 
 /// This very program, also when its file was replaced meanwhile.
-pub fn own_warden(times: &WardenTimes) -> Origin {
+pub fn own_warden(times: &WardenTimes, policy: Option<&Path>) -> Origin {
     let ms = |duration: Duration| format!("{}ms", duration.as_millis());
-    let arguments = vec![
+    let mut arguments = vec![
         "warden".to_owned(),
         "--leave-when-idle".to_owned(),
         format!("--adopt-window={}", ms(times.adopt_window)),
         format!("--drain-wait={}", ms(times.drain_wait)),
     ];
+    if let Some(policy) = policy {
+        arguments.push(format!("--policy={}", policy.display()));
+    }
     Origin::Program("/proc/self/exe".into(), arguments)
 }
 
 pub fn failure(error: RunnerError) -> Failure {
     let exit = match &error {
-        RunnerError::NoUrl | RunnerError::BadUrl { .. } | RunnerError::BadCa(_) | RunnerError::Invalid(_) => {
-            exit_code::USAGE
-        }
+        RunnerError::NoUrl
+        | RunnerError::BadUrl { .. }
+        | RunnerError::BadCa(_)
+        | RunnerError::Invalid(_)
+        | RunnerError::Policy(_) => exit_code::USAGE,
         RunnerError::BadToken | RunnerError::DataDirInUse(_) => exit_code::REFUSED,
         RunnerError::DataDir { .. } | RunnerError::NoWarden(..) | RunnerError::Host(_) => exit_code::NO,
     };

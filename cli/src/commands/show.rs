@@ -120,6 +120,7 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
     for var in &spec.env {
         sheet.add("env", format!("{}={}", var.name, var.value));
     }
+    sheet.add("env file", &spec.env_file);
     if let Some(retry) = spec.retry.filter(|retry| retry.max_retries > 0) {
         sheet.add(
             "retry",

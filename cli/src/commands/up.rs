@@ -32,6 +32,7 @@ pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
         labels: labels(&args.labels)?,
         queues: queues(&args.queues)?,
         data_dir,
+        policy: args.policy.absolute(),
     };
     paths::make_private_dir(&plan.data_dir, "--data-dir")?;
     start_log(&args.log, global.no_color)?;
@@ -52,6 +53,7 @@ struct Plan {
     labels: std::collections::BTreeMap<String, String>,
     queues: Vec<String>,
     data_dir: PathBuf,
+    policy: Option<PathBuf>,
 }
 
 impl Plan {
@@ -77,9 +79,10 @@ impl Plan {
             labels: self.labels,
             data_dir: self.data_dir.join("runner"),
             kill_grace: KILL_GRACE,
-            warden: own_warden(&times),
+            warden: own_warden(&times, self.policy.as_deref()),
             drain_wait: times.drain_wait,
             adopt_window: times.adopt_window,
+            policy: self.policy,
         })
     }
 }

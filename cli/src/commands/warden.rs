@@ -19,6 +19,7 @@ pub fn run(global: &Global, args: &WardenArgs) -> Result<u8, Failure> {
         stays: !args.leave_when_idle,
         drain_wait: args.times.drain_wait,
         adopt_window: args.times.adopt_window,
+        policy: args.policy.absolute(),
     };
     warden::run(plan).map_err(failure)?;
     Ok(exit_code::OK)

@@ -115,6 +115,7 @@ pub struct Spec {
     pub group: Option<String>,
     /// In their order, which is the order of the child's environment.
     pub env: Vec<EnvVar>,
+    pub env_file: Option<String>,
     pub dir: Option<String>,
     pub callback_url: Option<String>,
     pub retry: Retry,
@@ -385,6 +386,7 @@ impl From<&v1::TaskSpec> for Spec {
                     value: var.value.clone(),
                 })
                 .collect(),
+            env_file: text(&spec.env_file),
             dir: text(&spec.dir),
             callback_url: text(&spec.callback_url),
             retry: Retry {

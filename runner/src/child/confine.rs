@@ -4,12 +4,11 @@
 use super::fork::{Bounds, file_limit, own_nice};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
-use systole_shared::task::TaskSpec;
+use systole_shared::task::Limits;
 use systole_shared::task::limits::exact_bytes;
 
 /// An error is a sentence for a person.
-pub fn bounds(spec: &TaskSpec, host: &str) -> Result<Bounds, String> {
-    let limits = &spec.limits;
+pub fn bounds(limits: &Limits, umask: u32, host: &str) -> Result<Bounds, String> {
     let open_files = match limits.open_files {
         // What this process had before it raised its own.
         None => file_limit(),
@@ -50,7 +49,7 @@ pub fn bounds(spec: &TaskSpec, host: &str) -> Result<Bounds, String> {
         core,
         file,
         nice,
-        umask: spec.umask,
+        umask,
         ..Bounds::default()
     })
 }
@@ -94,6 +93,7 @@ fn check_nice(wanted: i32, own: i32, host: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_shared::limits::UMASK_DEFAULT;
 
     #[test]
     fn a_limit_above_that_of_the_host_is_named_with_both() {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_plain_task_has_the_limits_of_the_runner_and_no_core_files() {
-        let plain = bounds(&TaskSpec::default(), "h").unwrap();
+        let plain = bounds(&Limits::default(), UMASK_DEFAULT, "h").unwrap();
         assert_eq!((plain.file, plain.nice, plain.umask), (None, None, 0o022));
         assert!(plain.identity.is_none());
         assert!(plain.core.is_none_or(|(soft, _)| soft == 0));

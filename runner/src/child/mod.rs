@@ -1,9 +1,11 @@
-//! Child processes: prepared ([`prepare`], [`confine`], [`run_as`]), started ([`spawn`], by [`fork`]), their output sent off ([`output`]).
+//! Child processes: prepared ([`prepare`], [`confine`], [`run_as`], [`env_file`]), started ([`spawn`], by [`fork`]), their output sent off ([`output`]).
 //! They are watched and ended by `warden`.
 
 pub mod confine;
+pub mod env_file;
 pub mod fork;
 pub mod output;
 pub mod prepare;
+pub mod refusal;
 pub mod run_as;
 pub mod spawn;

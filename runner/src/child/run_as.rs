@@ -12,19 +12,21 @@ use systole_shared::task::run_as::account_number;
 #[derive(Clone, Debug)]
 pub struct RunAs {
     pub identity: Identity,
+    /// The main group, where it was named and the user is not in it.
+    pub foreign_group: Option<u32>,
     /// For the environment.
     pub account: Account,
 }
 
-/// An error is a sentence for a person. `group`: instead of the user's main group.
-pub fn resolve(user: &str, group: Option<&str>, host: &str) -> Result<RunAs, String> {
+/// An error is a sentence for a person. `group`: instead of the user's main group. `root`: the host allows number 0.
+pub fn resolve(user: &str, group: Option<&str>, root: bool, host: &str) -> Result<RunAs, String> {
     if !geteuid().is_root() {
         return Err("this runner cannot start tasks as another user: it does not run as root".into());
     }
     let (uid, entry) = find_user(user, host)?;
-    if uid.is_root() {
+    if uid.is_root() && !root {
         return Err(format!(
-            "user {user} on {host} has the number 0, and no task is started as root by name; name another user"
+            "user {user} on {host} has the number 0, and no task is started as root by name unless the host's policy allows it (allow.root); name another user"
         ));
     }
     let gid = match (group, &entry) {
@@ -36,11 +38,15 @@ pub fn resolve(user: &str, group: Option<&str>, host: &str) -> Result<RunAs, Str
             ));
         }
     };
-    let groups = match &entry {
-        None => vec![gid],
-        Some(entry) => groups_of(entry, gid).map_err(|error| {
-            format!("the groups of user {user} on {host} cannot be read: {error}; try again, or use another host")
-        })?,
+    let read =
+        |error| format!("the groups of user {user} on {host} cannot be read: {error}; try again, or use another host");
+    let (groups, is_member) = match &entry {
+        None => (vec![gid], false),
+        Some(entry) if gid == entry.gid => (groups_of(entry, gid).map_err(read)?, true),
+        Some(entry) => {
+            let own = groups_of(entry, entry.gid).map_err(read)?;
+            (groups_of(entry, gid).map_err(read)?, own.contains(&gid))
+        }
     };
     Ok(RunAs {
         identity: Identity {
@@ -48,6 +54,7 @@ pub fn resolve(user: &str, group: Option<&str>, host: &str) -> Result<RunAs, Str
             gid: gid.as_raw(),
             groups: groups.into_iter().map(Gid::as_raw).collect(),
         },
+        foreign_group: (!is_member).then_some(gid.as_raw()),
         account: match entry {
             Some(entry) => Account {
                 name: entry.name.into(),
@@ -115,7 +122,7 @@ mod tests {
     use super::*;
 
     fn refused(user: &str, group: Option<&str>) -> String {
-        resolve(user, group, "h").unwrap_err()
+        resolve(user, group, false, "h").unwrap_err()
     }
 
     #[test]
@@ -135,12 +142,16 @@ mod tests {
         assert!(refused("nobody", Some("no-such-group")).starts_with("there is no group no-such-group on h; "));
         assert!(refused("4294967295", Some("1")).starts_with("there is no user "));
         assert!(refused("3999999999", None).ends_with("give a group too"));
-        let number = resolve("3999999999", Some("7"), "h").unwrap();
+        assert_eq!(resolve("root", None, true, "h").unwrap().identity.uid, 0);
+        let number = resolve("3999999999", Some("7"), false, "h").unwrap();
+        assert_eq!(number.foreign_group, Some(7));
         assert_eq!(
             (number.identity.uid, number.identity.gid, number.identity.groups),
             (3_999_999_999, 7, vec![7])
         );
-        let nobody = resolve("nobody", Some("7"), "h").unwrap();
+        assert_eq!(resolve("nobody", None, false, "h").unwrap().foreign_group, None);
+        let nobody = resolve("nobody", Some("7"), false, "h").unwrap();
+        assert_eq!(nobody.foreign_group, Some(7));
         assert_eq!((nobody.account.name.to_str(), nobody.identity.gid), (Some("nobody"), 7));
         assert!(nobody.identity.groups.contains(&7) && !nobody.identity.groups.contains(&0));
     }

@@ -2,11 +2,14 @@
 //! nothing about the task's end; it says what it met.
 
 use super::fork::{Files, Image};
+use super::refusal::Refusal;
 use super::run_as::{self, RunAs};
-use super::{confine, prepare};
+use super::{confine, env_file, prepare};
 use crate::boottime;
 use crate::host::Account;
 use crate::journal::{Journal, ProcessRecord, TaskFiles, WORK};
+use crate::policy::current::Current;
+use crate::policy::{Policy, gate};
 use crate::procfs;
 use crate::state_dir::WardenDir;
 use crate::sweep;
@@ -14,6 +17,7 @@ use crate::warden::cgroup::Group;
 use crate::warden::health::{fault_of, fault_of_fork};
 use crate::warden::protocol::Start;
 use crate::warden::tree::Tree;
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -29,6 +33,7 @@ pub struct Place {
     pub home: WardenDir,
     pub journal: Journal,
     pub account: Account,
+    pub policy: Current,
     /// `/dev/null`, the standard input of every child.
     pub null: File,
 }
@@ -50,8 +55,8 @@ pub enum Launched {
     TooLate,
     /// This host has the task already.
     Held,
-    /// The command cannot be started here; why, for a person.
-    Failed(String, TaskFiles),
+    /// The command cannot or must not be started here; why.
+    Refused(Refusal, TaskFiles),
     /// This host can start nothing now, e.g. for want of disk space: the task is for another one.
     NotStarted(HostFault, Option<TaskFiles>),
 }
@@ -72,13 +77,15 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
         Ok(work) => work,
         Err(error) => return no_room(place, &error, Some(files)),
     };
-    let run_as = match run_as(start) {
+    let policy = place.policy.get();
+    let policy = policy.as_deref();
+    let run_as = match run_as(place, start, policy) {
         Ok(run_as) => run_as,
-        Err(message) => return Launched::Failed(message, files),
+        Err(refusal) => return Launched::Refused(refusal, files),
     };
-    let (image, program) = match image(place, start, &work, run_as.as_ref()) {
+    let (image, program) = match image(place, start, &work, run_as.as_ref(), policy) {
         Ok(image) => image,
-        Err(message) => return Launched::Failed(message, files),
+        Err(refusal) => return Launched::Refused(refusal, files),
     };
     if let Some(run_as) = &run_as
         && let Err(error) = hand_over(&files, start.spec.dir.is_none().then_some(&work), run_as)
@@ -120,7 +127,7 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
             }
             let user = start.spec.user.as_deref();
             let message = prepare::explain(&refused, &program, &work, &start.host, user);
-            Launched::Failed(message, files)
+            Launched::Refused(Refusal::Failed(message), files)
         }
     }
 }
@@ -154,13 +161,18 @@ fn work(files: &TaskFiles, given: Option<&str>) -> io::Result<PathBuf> {
     Ok(work)
 }
 
-fn run_as(start: &Start) -> Result<Option<RunAs>, String> {
+fn run_as(place: &Place, start: &Start, policy: Option<&Policy>) -> Result<Option<RunAs>, Refusal> {
     let spec = &start.spec;
+    let root = policy.is_some_and(|policy| policy.allow.root);
     let resolved = spec
         .user
         .as_deref()
-        .map(|user| run_as::resolve(user, spec.group.as_deref(), &start.host));
-    resolved.transpose()
+        .map(|user| run_as::resolve(user, spec.group.as_deref(), root, &start.host));
+    let resolved = resolved.transpose()?;
+    if let Some(policy) = policy {
+        gate::check_who(policy, spec, resolved.as_ref(), &place.account)?;
+    }
+    Ok(resolved)
 }
 
 /// The fresh directory is the user's, and so are the two files: a shell that writes to `/dev/stderr` opens it anew. What
@@ -176,34 +188,59 @@ fn hand_over(files: &TaskFiles, fresh: Option<&PathBuf>, run_as: &RunAs) -> io::
     }
 }
 
-fn image(place: &Place, start: &Start, work: &Path, run_as: Option<&RunAs>) -> Result<(Image, PathBuf), String> {
+fn image(
+    place: &Place,
+    start: &Start,
+    work: &Path,
+    run_as: Option<&RunAs>,
+    policy: Option<&Policy>,
+) -> Result<(Image, PathBuf), Refusal> {
     let (spec, host) = (&start.spec, start.host.as_str());
-    let mut bounds = confine::bounds(spec, host)?;
+    let limits = match policy {
+        None => Cow::Borrowed(&spec.limits),
+        Some(policy) => Cow::Owned(policy.limits(&spec.limits).map_err(Refusal::Rejected)?),
+    };
+    let mut bounds = confine::bounds(&limits, spec.umask, host)?;
     bounds.identity = run_as.map(|run_as| run_as.identity.clone());
     // The fresh one lies below directories that only this process may walk.
     bounds.enters_first = spec.dir.is_none();
     let account = run_as.map_or(&place.account, |run_as| &run_as.account);
-    let environment = prepare::environment(spec, &start.begin, host, &place.home.instance_id, account);
+    let mut environment = prepare::environment(spec, &start.begin, host, &place.home.instance_id, account);
+    if let Some(file) = &spec.env_file {
+        let file = Path::new(file);
+        let opened = env_file::open(file, run_as.map(|run_as| &run_as.identity), host)?;
+        if let Some(policy) = policy {
+            gate::env_file(policy, file, &opened.real)?;
+        }
+        env_file::add(&mut environment, opened.read(file, host)?, &spec.env);
+    }
+    let mut work = Cow::Borrowed(work);
     // One that was made just now needs no look.
     if spec.dir.is_some() {
-        prepare::check_dir(work, host)?;
+        prepare::check_dir(&work, host)?;
+        if let Some(policy) = policy {
+            work = Cow::Owned(gate::dir(policy, &work)?);
+        }
     }
     let Some(name) = spec.command.first() else {
-        return Err("program not found: the command is empty".into());
+        return Err(Refusal::Failed("program not found: the command is empty".into()));
     };
     let path = environment
         .get(OsStr::new("PATH"))
         .and_then(|path| path.to_str())
         .unwrap_or_default();
-    let program = prepare::find_program(name, work, path, host)?;
+    let mut program = prepare::find_program(name, &work, path, host)?;
+    if let Some(policy) = policy {
+        program = gate::program(policy, &program, &work)?;
+    }
     let arguments = spec.command.iter().map(String::as_str);
     let variables = environment
         .iter()
         .map(|(name, value)| (name.as_os_str(), value.as_os_str()));
     match Image::new(program.as_os_str(), arguments, variables, work.as_os_str()) {
         Ok(image) => Ok((image.bounded(bounds), program)),
-        Err(error) => Err(format!(
+        Err(error) => Err(Refusal::Failed(format!(
             "program {name} cannot be started: an argument or variable is not usable: {error}"
-        )),
+        ))),
     }
 }

@@ -340,6 +340,7 @@ impl Client {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").into(),
             start_no: self.start_no,
+            policy: self.plan.policy.clone(),
         };
         protocol::put(&mut hello, &ToWarden::Hello(message))?;
         writer.write_all(&hello).await?;

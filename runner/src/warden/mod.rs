@@ -19,6 +19,7 @@ mod worker;
 use crate::child::spawn::Place;
 use crate::error::RunnerError;
 use crate::journal::{Ended, Journal};
+use crate::policy::current::Current;
 use crate::state_dir::WardenDir;
 use crate::{host, sweep};
 use cgroup::Cgroups;
@@ -55,6 +56,8 @@ pub struct Plan {
     pub drain_wait: Duration,
     /// How long running tasks may go on without an agent.
     pub adopt_window: Duration,
+    /// The file with the host's policy; without it the default one, if it exists.
+    pub policy: Option<PathBuf>,
 }
 
 /// What the workers have in common.
@@ -147,6 +150,7 @@ fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened,
             home,
             journal,
             account: host::account(),
+            policy: Current::load(plan.policy.as_deref()).map_err(RunnerError::Policy)?,
             null: std::fs::File::open("/dev/null").map_err(RunnerError::Host)?,
         },
         health: Health::new(plan.data_dir.clone()),
@@ -285,6 +289,7 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
                 tracing::info!("the warden is told to stop");
                 shared.drain();
             }
+            Some(libc::SIGHUP) => shared.place.policy.reload(None),
             // A worker is ending: a moment until its thread is gone.
             Some(libc::SIGUSR1) => std::thread::sleep(Duration::from_millis(1)),
             Some(_) => {}

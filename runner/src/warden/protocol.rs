@@ -7,6 +7,7 @@
 use crate::journal::{Begin, Ended};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::path::PathBuf;
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::policy::host_fault::HostFault;
 use systole_shared::task::TaskSpec;
@@ -41,6 +42,9 @@ pub struct Hello {
     pub protocol: u32,
     pub version: String,
     pub start_no: u64,
+    /// The file with the host's policy, if the agent was told of one.
+    #[serde(default)]
+    pub policy: Option<PathBuf>,
 }
 
 /// A task to start.

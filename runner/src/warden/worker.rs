@@ -304,6 +304,11 @@ impl Worker {
                 self.change(id, |live| live.stop(StoppedBy::RunnerRestart, now));
             }
         }
+        if hello.start_no != self.agent_start {
+            // Whoever starts a warden also says which policy it has.
+            let named = hello.policy.as_deref().filter(|_| !self.shared.plan.stays);
+            self.shared.place.policy.reload(named);
+        }
         self.agent_start = hello.start_no;
         let health = self.shared.health.told();
         let live = self.live.values_mut().map(|live| {
@@ -371,8 +376,9 @@ impl Worker {
             }
             Launched::TooLate => self.not_begun(task_id, slot, Why::TooLate),
             Launched::Held => self.not_begun(task_id, slot, Why::Held),
-            Launched::Failed(message, files) => {
-                let ended = Ended::without_child(&start.begin, OutcomeKind::StartFailed, message);
+            Launched::Refused(refusal, files) => {
+                let (kind, message) = refusal.into_outcome();
+                let ended = Ended::without_child(&start.begin, kind, message);
                 self.keep(ended, Some(files), true);
             }
             Launched::NotStarted(fault, files) => {

@@ -262,6 +262,7 @@ impl Fake {
             warden: Origin::Elsewhere,
             drain_wait: Duration::ZERO,
             adopt_window: ADOPT_WINDOW,
+            policy: None,
         }
     }
 
@@ -273,6 +274,7 @@ impl Fake {
                 stays: true,
                 drain_wait: Duration::ZERO,
                 adopt_window: ADOPT_WINDOW,
+                policy: self.policy(),
             };
             Inside::start(plan).expect("the warden starts")
         });
@@ -294,6 +296,11 @@ impl Fake {
         let shutdown = Shutdown::new();
         let running = tokio::spawn(Box::pin(systole_runner::run(config, shutdown.clone())));
         Process { shutdown, running }
+    }
+
+    /// A policy that a test has written before it started the warden.
+    fn policy(&self) -> Option<PathBuf> {
+        Some(self.dir.path().join("runner.toml")).filter(|path| path.exists())
     }
 
     pub fn data_dir(&self) -> PathBuf {

@@ -4,6 +4,7 @@ mod children;
 mod fake;
 mod faults;
 mod output;
+mod policy;
 mod protocol;
 mod restart;
 mod spare;

@@ -16,7 +16,7 @@ pub enum FollowUp {
 ///
 /// The command's own failures are retried, and so is a start that took too long. A lost runner is not: nothing
 /// proves that the old child is dead, and two copies must not overlap. Nor is a task that waited too long: the
-/// next one would wait behind the same queue. A task that never started is replaced elsewhere, which counts as
+/// next one would wait behind the same queue. Nor is one that its host's policy rejects: it says no to the same task again. A task that never started is replaced elsewhere, which counts as
 /// neither.
 pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements: u32) -> FollowUp {
     match kind {
@@ -41,6 +41,7 @@ pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements
         }
         OutcomeKind::Success
         | OutcomeKind::QueueTimeout
+        | OutcomeKind::Rejected
         | OutcomeKind::RunnerLost
         | OutcomeKind::RunnerRestarted
         | OutcomeKind::RunnerStopped
@@ -87,6 +88,11 @@ mod tests {
             assert_eq!(follow_up(kind, 2, 1, 0), FollowUp::Nothing, "{kind}");
         }
         assert_eq!(follow_up(OutcomeKind::QueueTimeout, 1, 100, 0), FollowUp::Nothing);
+    }
+
+    #[test]
+    fn what_a_host_rejects_is_not_offered_to_it_again() {
+        assert_eq!(follow_up(OutcomeKind::Rejected, 1, 100, 0), FollowUp::Nothing);
     }
 
     #[test]

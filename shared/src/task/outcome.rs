@@ -38,6 +38,7 @@ kinds! {
     RunnerRestarted = "runner_restarted", "the runner came back without the child, or ended it when it came back";
     RunnerStopped = "runner_stopped", "the runner was shut down and ended the child";
     Fenced = "fenced", "the runner was cut off from the schedulers and ended the child";
+    Rejected = "rejected", "the policy of the runner's host does not allow it; nothing ran";
     NotStarted = "not_started", "the runner never took the task up; nothing ran";
     Unreadable = "unreadable", "what is stored of it cannot be read; nothing ran";
     Cancelled = "cancelled", "ended by a cancel";

@@ -128,6 +128,9 @@ pub struct TaskSpec {
     /// Added to a clean environment, in this order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
+    /// Absolute path on the runner's host of a file with more variables; those of `env` win.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env_file: Option<String>,
     /// Absolute; without it a fresh directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
@@ -192,6 +195,7 @@ impl Default for TaskSpec {
             user: None,
             group: None,
             env: Vec::new(),
+            env_file: None,
             dir: None,
             callback_url: None,
             retry: Retry::default(),

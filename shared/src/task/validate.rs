@@ -42,7 +42,10 @@ impl TaskSpec {
         self.limits.validate()?;
         self.validate_account()?;
         if let Some(dir) = &self.dir {
-            check_dir(dir)?;
+            check_absolute(dir, "dir", "directory")?;
+        }
+        if let Some(file) = &self.env_file {
+            check_absolute(file, "env_file", "file")?;
         }
         if let Some(url) = &self.callback_url {
             check_url(url)?;
@@ -309,16 +312,16 @@ pub fn parse_label(text: &str, field: &str) -> Result<(String, String), Invalid>
     }
 }
 
-fn check_dir(dir: &str) -> Result<(), Invalid> {
-    if !dir.starts_with('/') {
+fn check_absolute(path: &str, field: &str, what: &str) -> Result<(), Invalid> {
+    if !path.starts_with('/') {
         return Err(Invalid::new(
-            "dir",
-            format!("{dir:?} is not absolute; it is a directory on the runner's host and starts with '/'"),
+            field,
+            format!("{path:?} is not absolute; it is a {what} on the runner's host and starts with '/'"),
         ));
     }
-    if dir.len() > PATH_BYTES_MAX || dir.contains('\0') {
+    if path.len() > PATH_BYTES_MAX || path.contains('\0') {
         return Err(Invalid::new(
-            "dir",
+            field,
             format!("must have at most {PATH_BYTES_MAX} bytes and no NUL"),
         ));
     }
