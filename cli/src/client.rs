@@ -17,6 +17,7 @@ use systole_proto::v1::cluster_admin_client::ClusterAdminClient;
 use systole_proto::v1::runner_admin_client::RunnerAdminClient;
 use systole_proto::v1::task_service_client::TaskServiceClient;
 use systole_shared::limits::GET_IDS_MAX;
+use systole_shared::task::trace;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
@@ -210,10 +211,20 @@ impl Client {
     }
 
     /// The item must carry a key, so that a repeated submit does not run twice.
-    pub async fn submit(&self, request: v1::SubmitRequest) -> Result<v1::SubmitResult, Failure> {
-        let response = self
-            .unary(|| async { self.tasks().submit(self.request(request.clone())).await })
-            .await?;
+    /// `traceparent`: the W3C trace that the submission belongs to, checked.
+    pub async fn submit(
+        &self,
+        request: v1::SubmitRequest,
+        traceparent: Option<&str>,
+    ) -> Result<v1::SubmitResult, Failure> {
+        let traced = || {
+            let mut request = self.request(request.clone());
+            if let Some(trace) = traceparent.and_then(|trace| trace.parse().ok()) {
+                request.metadata_mut().insert(trace::HEADER, trace);
+            }
+            request
+        };
+        let response = self.unary(|| async { self.tasks().submit(traced()).await }).await?;
         let result = response.results.into_iter().next().ok_or_else(short_answer)?;
         match &result.error {
             Some(error) => Err(Failure::from_item(error)),

@@ -1,6 +1,6 @@
 //! What `up`, `scheduler` and `runner` have in common: the log, the signals, and checks of their options.
 
-use crate::args::{LogArgs, LogFormat};
+use crate::args::{LogArgs, LogFormat, SlotLabel};
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -126,6 +126,29 @@ pub fn default_slots() -> u32 {
 }
 
 /// Labels of a runner, checked.
+/// The labels of each slot that has any of its own.
+pub fn slot_labels(given: &[SlotLabel], slots: u32) -> Result<BTreeMap<u32, BTreeMap<String, String>>, Failure> {
+    let mut found: BTreeMap<u32, BTreeMap<String, String>> = BTreeMap::new();
+    for label in given {
+        if label.to >= slots {
+            return Err(Failure::usage(format!(
+                "--slot-label: there is no slot {}; this runner has {slots}, counted from 0",
+                label.to
+            )));
+        }
+        for slot in label.from..=label.to {
+            let labels = found.entry(slot).or_default();
+            if labels.insert(label.key.clone(), label.value.clone()).is_some() {
+                return Err(Failure::usage(format!(
+                    "--slot-label: slot {slot} is given {:?} twice",
+                    label.key
+                )));
+            }
+        }
+    }
+    Ok(found)
+}
+
 pub fn labels(pairs: &[(String, String)]) -> Result<BTreeMap<String, String>, Failure> {
     let labels = crate::spec::unique(pairs, "--label")?;
     systole_shared::task::spec::check_labels(&labels, LABELS_MAX, "--label")?;
@@ -154,6 +177,25 @@ mod tests {
         let mut told = Told::default();
         let counted = [0, 1, 499, 500, 999, 1_000, 9_000].map(|ms| told.counts(begin + Duration::from_millis(ms)));
         assert_eq!(counted, [true, false, false, true, false, true, true]);
+    }
+
+    #[test]
+    fn labels_of_slots_are_spread_over_their_ranges_and_given_once() {
+        let label = |from, to, key: &str| SlotLabel {
+            from,
+            to,
+            key: key.into(),
+            value: "1".into(),
+        };
+        let found = slot_labels(&[label(0, 2, "a"), label(1, 1, "b")], 3).expect("they fit");
+        let keys: Vec<(u32, Vec<&str>)> = found
+            .iter()
+            .map(|(slot, labels)| (*slot, labels.keys().map(String::as_str).collect()))
+            .collect();
+        assert_eq!(keys, [(0, vec!["a"]), (1, vec!["a", "b"]), (2, vec!["a"])]);
+        let refused = |given: &[SlotLabel]| slot_labels(given, 3).expect_err("refused").to_string();
+        assert!(refused(&[label(0, 3, "a")]).contains("no slot 3; this runner has 3"));
+        assert!(refused(&[label(0, 1, "a"), label(1, 1, "a")]).contains("slot 1 is given \"a\" twice"));
     }
 
     #[test]

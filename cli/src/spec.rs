@@ -3,6 +3,7 @@
 
 use crate::args::TaskArgs;
 use crate::failure::Failure;
+use crate::output::terminal_width;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use systole_proto::v1;
 use systole_shared::error::Code;
 use systole_shared::limits::{DURATION_MS_MAX, UMASK_DEFAULT};
 use systole_shared::task::signal::SIGTERM;
-use systole_shared::task::{Limits, Retry, TaskSpec};
+use systole_shared::task::trace::{TRACEPARENT, is_traceparent};
+use systole_shared::task::{Limits, Retry, TaskSpec, Terminal};
 use systole_shared::time::format_utc;
 
 /// The submission. It always has a key: a submit that is repeated over a new connection must not run twice.
@@ -37,6 +39,13 @@ fn check_at(at_ms: Option<i64>, now_ms: i64) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// The trace that the submission belongs to: the option, or the variable of this process. A malformed variable is somebody
+/// else's mistake and no reason not to run the command.
+pub fn trace(args: &TaskArgs) -> Option<String> {
+    let own = || std::env::var(TRACEPARENT).ok().filter(|text| is_traceparent(text));
+    args.traceparent.clone().or_else(own)
 }
 
 fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
@@ -81,6 +90,11 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         env: args.env.clone(),
         env_file: args.env_file.clone(),
         dir,
+        keep_workdir: args.keep_workdir,
+        tty: args.tty.then(|| Terminal {
+            columns: terminal_width(false).map_or(Terminal::default().columns, u32::from),
+            ..Terminal::default()
+        }),
         callback_url: args.callback.clone(),
         retry: Retry {
             max_retries: args.retry.unwrap_or(0),

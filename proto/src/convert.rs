@@ -11,7 +11,7 @@ use systole_shared::policy::lane::Labels;
 use systole_shared::task::detail::{EndDetail, SignalSent, Usage};
 use systole_shared::task::signal::SIGTERM;
 use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
-use systole_shared::task::{Limits, Outcome, OutcomeKind, Retry, TaskSpec, TaskState};
+use systole_shared::task::{Limits, Outcome, OutcomeKind, Retry, TaskSpec, TaskState, Terminal};
 
 /// Metadata key that carries the catalogue code of a refused call.
 pub const ERROR_CODE_KEY: &str = "systole-error-code";
@@ -218,6 +218,14 @@ pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
         env: spec.env.into_iter().map(|var| (var.name, var.value)).collect(),
         env_file: some_text(spec.env_file),
         dir: some_text(spec.dir),
+        keep_workdir: spec.keep_workdir,
+        tty: spec.tty.map(|tty| {
+            let usual = Terminal::default();
+            Terminal {
+                rows: if tty.rows == 0 { usual.rows } else { tty.rows },
+                columns: if tty.columns == 0 { usual.columns } else { tty.columns },
+            }
+        }),
         callback_url: some_text(spec.callback_url),
         retry: Retry {
             max_retries: retry.max_retries,
@@ -270,6 +278,11 @@ pub fn spec_to_wire(spec: &TaskSpec) -> v1::TaskSpec {
         user: spec.user.clone().unwrap_or_default(),
         group: spec.group.clone().unwrap_or_default(),
         env_file: spec.env_file.clone().unwrap_or_default(),
+        keep_workdir: spec.keep_workdir,
+        tty: spec.tty.map(|tty| v1::Terminal {
+            rows: tty.rows,
+            columns: tty.columns,
+        }),
     }
 }
 
@@ -419,6 +432,8 @@ mod tests {
             user: Some("ann".into()),
             group: Some("staff".into()),
             env_file: Some("/etc/x.env".into()),
+            keep_workdir: true,
+            tty: Some(Terminal { rows: 1, columns: 2 }),
             ..stopping
         };
         assert_eq!(spec_from_wire(spec_to_wire(&confined)), Ok(confined));

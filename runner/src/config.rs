@@ -26,6 +26,8 @@ pub struct RunnerConfig {
     /// Queues to serve; empty: `default`.
     pub queues: Vec<String>,
     pub labels: BTreeMap<String, String>,
+    /// Of single slots, beside those of the host and before them.
+    pub slot_labels: BTreeMap<u32, BTreeMap<String, String>>,
     /// Identity, journal, results and output; one process at a time.
     pub data_dir: PathBuf,
     /// From TERM to KILL; default 10 s.
@@ -74,6 +76,13 @@ impl RunnerConfig {
             check_word(queue, "queues")?;
         }
         check_labels(&self.labels, LABELS_MAX, "labels")?;
+        for (slot, labels) in &self.slot_labels {
+            let field = format!("labels of slot {slot}");
+            if *slot >= self.slots {
+                return Err(Invalid::new(field, format!("there are {} slots, counted from 0", self.slots)).into());
+            }
+            check_labels(labels, LABELS_MAX, &field)?;
+        }
         Ok(())
     }
 }
@@ -91,6 +100,7 @@ pub(crate) mod tests {
             slots: 1,
             queues: Vec::new(),
             labels: BTreeMap::new(),
+            slot_labels: BTreeMap::new(),
             data_dir: data_dir.to_owned(),
             kill_grace: Duration::from_secs(1),
             warden: Origin::Elsewhere,
@@ -113,6 +123,11 @@ pub(crate) mod tests {
         assert!(refused(|c| c.slots = 0).contains("slots"));
         assert!(refused(|c| c.queues = vec!["A".into()]).contains("queues"));
         assert!(refused(|c| drop(c.labels.insert("GPU".into(), "1".into()))).contains("labels"));
+        let labels: BTreeMap<String, String> = [("gpu".to_owned(), "0".to_owned())].into();
+        assert!(refused(|c| drop(c.slot_labels.insert(1, BTreeMap::new()))).contains("labels of slot 1"));
+        let mut of_slot = good.clone();
+        of_slot.slot_labels.insert(0, labels);
+        assert!(of_slot.check().is_ok());
         assert!(!format!("{good:?}").contains("secret"));
     }
 }

@@ -20,7 +20,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 use systole_proto::{convert, v1};
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::task::OutcomeKind;
@@ -35,6 +35,9 @@ pub const JOURNAL: &str = "journal";
 
 /// How long unclaimed results and output are kept, ms (7 days).
 pub const UNCLAIMED_KEEP_MS: i64 = 7 * 24 * 3_600_000;
+/// How long, and how many, working directories are kept where tasks asked for it.
+pub const WORKDIR_KEEP_MS: i64 = 7 * 24 * 3_600_000;
+pub const WORKDIRS_MAX: usize = 100;
 /// Tasks that ran longer than this have their result synced, ms.
 pub const RESULT_SYNC_AFTER_MS: u64 = 1_000;
 
@@ -55,6 +58,9 @@ pub struct Begin {
     pub command: String,
     pub attempt: u32,
     pub begun_at_ms: u64,
+    /// Its fresh directory is kept when it is over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_workdir: bool,
 }
 
 /// Written after the fork.
@@ -213,6 +219,7 @@ pub struct Entry {
 pub struct Journal {
     tasks: PathBuf,
     unclaimed: PathBuf,
+    kept: PathBuf,
     spares: Spares,
     trash: Trash,
 }
@@ -262,6 +269,7 @@ impl Journal {
         let journal = Self {
             tasks: root.join("tasks"),
             unclaimed: root.join("unclaimed"),
+            kept: root.join("kept"),
             spares: Spares::open(root.join("spare"), spares),
             trash: Trash::open(root.join("trash"))?,
         };
@@ -302,12 +310,8 @@ impl Journal {
 
     /// Forgets a task with all it left, which may be much: a thread of its own deletes it.
     pub fn remove(&self, task_id: i64) -> io::Result<()> {
-        let aside = self.trash.dir.join(uuid::Uuid::new_v4().to_string());
-        match std::fs::rename(self.dir(task_id), &aside) {
-            Ok(()) => {
-                self.trash.delete(aside);
-                Ok(())
-            }
+        match self.discard(&self.dir(task_id)) {
+            Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
@@ -326,6 +330,68 @@ impl Journal {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Keeps the fresh directory of a task that is over, in place of the oldest if there are too many. Returns where it is.
+    pub fn keep_work(&self, task_id: i64) -> io::Result<PathBuf> {
+        make_private_dir(&self.kept)?;
+        let mut target = self.kept.join(task_id.to_string());
+        if target.exists() {
+            target = self.kept.join(format!("{task_id}.{}", uuid::Uuid::new_v4()));
+        }
+        let work = self.dir(task_id).join(WORK);
+        // From here its days count, whatever the task did to it.
+        File::open(&work)?.set_modified(UNIX_EPOCH + Duration::from_millis(now_ms()))?;
+        std::fs::rename(&work, &target)?;
+        self.clean_kept(systole_shared::clock::now_ms())?;
+        Ok(target)
+    }
+
+    /// The same, told with the end.
+    pub fn keep_work_of(&self, ended: &mut Ended) {
+        let said = match self.keep_work(ended.task_id) {
+            Ok(path) => format!("the working directory is kept for 7 days: {}", path.display()),
+            Err(error) => format!("the working directory could not be kept: {error}"),
+        };
+        let note = &mut ended.detail.note;
+        if !note.is_empty() {
+            note.push_str("; ");
+        }
+        note.push_str(&said);
+    }
+
+    /// Deletes working directories that were kept long enough, or are too many.
+    pub fn clean_kept(&self, now_ms: i64) -> io::Result<()> {
+        let mut found = Vec::new();
+        let entries = match std::fs::read_dir(&self.kept) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            let meta = entry.metadata()?;
+            let kept_at_ms = meta
+                .mtime()
+                .saturating_mul(1_000)
+                .saturating_add(meta.mtime_nsec() / 1_000_000);
+            found.push((kept_at_ms, entry.path()));
+        }
+        found.sort();
+        let surplus = found.len().saturating_sub(WORKDIRS_MAX);
+        for (index, (kept_at_ms, path)) in found.into_iter().enumerate() {
+            if index < surplus || kept_at_ms < now_ms - WORKDIR_KEEP_MS {
+                self.discard(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn discard(&self, path: &Path) -> io::Result<()> {
+        let aside = self.trash.dir.join(uuid::Uuid::new_v4().to_string());
+        std::fs::rename(path, &aside)?;
+        self.trash.delete(aside);
+        Ok(())
     }
 
     /// Deletes what was set aside long ago.
@@ -417,6 +483,7 @@ pub(crate) mod tests {
             command: "/bin/true".into(),
             attempt: 1,
             begun_at_ms: 1,
+            keep_workdir: false,
         }
     }
 
@@ -478,6 +545,33 @@ pub(crate) mod tests {
         journal.remove(7).unwrap();
         journal.remove(7).unwrap();
         assert!(journal.entries().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_working_directory_is_kept_for_seven_days_and_never_more_than_a_hundred() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::open(dir.path(), 2).unwrap();
+        let keep = |task_id| {
+            let work = journal.begin(&begin(task_id)).unwrap().dir.join(WORK);
+            std::fs::create_dir(&work).unwrap();
+            std::fs::write(work.join("file"), "x").unwrap();
+            journal.keep_work(task_id).unwrap()
+        };
+        let first = keep(1);
+        assert_eq!(first, dir.path().join("kept/1"));
+        assert_eq!(std::fs::read_to_string(first.join("file")).unwrap(), "x");
+        let day_ago = UNIX_EPOCH + Duration::from_millis(now_ms()) - Duration::from_secs(24 * 3_600);
+        File::open(&first).unwrap().set_modified(day_ago).unwrap();
+        let count = || std::fs::read_dir(dir.path().join("kept")).unwrap().count();
+        for task_id in 2..=101 {
+            keep(task_id);
+        }
+        assert_eq!((count(), first.exists()), (WORKDIRS_MAX, false));
+        let now = systole_shared::clock::now_ms();
+        journal.clean_kept(now + WORKDIR_KEEP_MS - 60_000).unwrap();
+        assert_eq!(count(), WORKDIRS_MAX);
+        journal.clean_kept(now + WORKDIR_KEEP_MS + 60_000).unwrap();
+        assert_eq!(count(), 0);
     }
 
     #[test]

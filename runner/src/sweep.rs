@@ -82,6 +82,9 @@ fn interrupted(
     ended.started_at_ms = begin.begun_at_ms;
     ended.detail.tree_empty = Some(ended_all);
     [ended.stdout_bytes, ended.stderr_bytes] = crate::child::output::sizes(&journal.dir(begin.task_id));
+    if begin.keep_workdir {
+        journal.keep_work_of(&mut ended);
+    }
     Ok(ended)
 }
 

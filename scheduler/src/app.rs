@@ -125,6 +125,7 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         beats: heartbeat::Beats::default(),
         registered: heartbeat::Registered::default(),
         faults: heartbeat::Faults::default(),
+        slot_labels: heartbeat::SlotLabels::default(),
         submissions: submit::Submissions::default(),
         fleet: crate::context::Fleet::default(),
         health: Health::default(),

@@ -4,7 +4,7 @@ use crate::ahead::Ahead;
 use crate::auth::Tokens;
 use crate::clock::{ClockWatch, boottime_ms};
 use crate::config::Config;
-use crate::flow::heartbeat::{Beats, Faults, Registered};
+use crate::flow::heartbeat::{Beats, Faults, Registered, SlotLabels};
 use crate::flow::submit::Submissions;
 use crate::lanes::Lanes;
 use crate::parked::Parked;
@@ -31,6 +31,7 @@ pub struct Context {
     pub beats: Beats,
     pub registered: Registered,
     pub faults: Faults,
+    pub slot_labels: SlotLabels,
     pub submissions: Submissions,
     pub fleet: Fleet,
     pub health: Health,

@@ -23,6 +23,7 @@ pub use runners::{CordonArgs, RunnersAction, RunnersArgs};
 pub use scheduler::{ClusterArgs, SchedulerArgs, StoreArgs, UpArgs};
 pub use task::TaskArgs;
 pub use tasks::{CancelArgs, LogsArgs, LsArgs, ShowArgs, WaitArgs};
+pub use value::SlotLabel;
 
 use crate::url::Url;
 use clap::error::{ContextKind, ContextValue};

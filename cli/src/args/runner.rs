@@ -1,7 +1,7 @@
 //! `runner` and `warden`, the two processes of a host.
 
 use super::log::LogArgs;
-use super::value::{duration, host, label, word};
+use super::value::{SlotLabel, duration, host, label, slot_label, word};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use systole_shared::limits::SLOTS_MAX;
 #[command(after_help = "\
 Examples:
   systole runner --url https://10.0.0.5:7410 --ca ca.pem --token-file runner.token
-  systole runner --url http://127.0.0.1:7410 --slots 2 --label gpu=1 --queue batch")]
+  systole runner --url http://127.0.0.1:7410 --slots 2 --label gpu=1 --queue batch
+  systole runner --url http://127.0.0.1:7410 --slots 4 --slot-label 0:gpu=0 --slot-label 1:gpu=1 --slot-label 2-3:gpu=none")]
 pub struct RunnerArgs {
     /// Tasks at once [default: number of cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(SLOTS_MAX)))]
@@ -22,6 +23,9 @@ pub struct RunnerArgs {
     /// A label that tasks may require, repeatable
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     pub labels: Vec<(String, String)>,
+    /// A label of one slot or some, such as 0:gpu=0 or 0-3:disk=fast, repeatable
+    #[arg(long = "slot-label", value_name = "SLOT:K=V", value_parser = slot_label)]
+    pub slot_labels: Vec<SlotLabel>,
     /// Name of this host [default: its host name]
     #[arg(long, value_name = "HOST", value_parser = host)]
     pub name: Option<String>,

@@ -2,7 +2,7 @@
 
 use super::value::{
     duration, env_var, group, key, label, nice, one_of, open_files, positive_duration, priority, reason, retries,
-    target, time, umask, user, word,
+    target, time, traceparent, umask, user, word,
 };
 use clap::{ArgGroup, Args};
 use std::ffi::OsString;
@@ -69,6 +69,15 @@ pub struct TaskArgs {
     /// Run in the directory where you are (on the runner's host)
     #[arg(long)]
     pub here: bool,
+    /// Keep the fresh directory of the task on its runner, for 7 days at most; `show` says where
+    #[arg(long, conflicts_with_all = ["dir", "here"])]
+    pub keep_workdir: bool,
+    /// Give the program a terminal; what it writes to stdout and stderr comes as one stream
+    #[arg(long)]
+    pub tty: bool,
+    /// The W3C trace this belongs to, passed on to the program [default: $TRACEPARENT]
+    #[arg(long, value_name = "00-TRACE-PARENT-FLAGS", value_parser = traceparent)]
+    pub traceparent: Option<String>,
     /// POST the result to this address when the task has ended
     #[arg(long, value_name = "URL")]
     pub callback: Option<String>,

@@ -20,6 +20,13 @@ fn a_bad_value_names_its_option() {
     for (line, option) in [
         (&["run", "--timeout", "5", "--", "x"][..], "--timeout"),
         (&["run", "--timeout", "0", "--", "x"], "--timeout"),
+        (&["run", "--traceparent", "00-1-2-3", "--", "x"], "--traceparent"),
+        (&["run", "--keep-workdir", "--dir", "/", "--", "x"], "--keep-workdir"),
+        (&["runner", "--slot-label", "gpu=0"], "--slot-label"),
+        (&["runner", "--slot-label", "3-1:gpu=0"], "--slot-label"),
+        (&["runner", "--slot-label", "0:GPU=0"], "--slot-label"),
+        (&["runner", "--slot-label", "+1:gpu=0"], "--slot-label"),
+        (&["runner", "--slot-label", "4096:gpu=0"], "--slot-label"),
         (&["run", "--queue-timeout", "0", "--", "x"], "--queue-timeout"),
         (&["run", "--start-timeout", "5", "--", "x"], "--start-timeout"),
         (&["run", "--silence-timeout", "-1s", "--", "x"], "--silence-timeout"),

@@ -7,10 +7,22 @@ use std::time::Duration;
 use systole_shared::clock::now_ms;
 use systole_shared::error::Invalid;
 use systole_shared::id::Target;
-use systole_shared::limits::{NICE_MAX, OPEN_FILES_MAX, OPEN_FILES_MIN, PRIORITY_MAX, RETRIES_MAX, UMASK_MAX};
+use systole_shared::limits::{
+    NICE_MAX, OPEN_FILES_MAX, OPEN_FILES_MIN, PRIORITY_MAX, RETRIES_MAX, SLOTS_MAX, UMASK_MAX,
+};
 use systole_shared::task::TaskState;
 use systole_shared::task::run_as::check_account;
+use systole_shared::task::trace::is_traceparent;
 use systole_shared::time::{parse_duration, parse_time};
+
+/// A label that some slots of a runner have beside those of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotLabel {
+    pub from: u32,
+    pub to: u32,
+    pub key: String,
+    pub value: String,
+}
 
 /// A wrong value is repeated up to this length.
 const ECHO_CHARS_MAX: usize = 60;
@@ -175,6 +187,41 @@ pub(super) fn env_var(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(format!("{text:?} is no variable; write NAME=VALUE, such as STAGE=prod")),
     }
+}
+
+pub(super) fn traceparent(text: &str) -> Result<String, String> {
+    if is_traceparent(text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "{:?} is no traceparent; write 00-, 32 and 16 hexadecimal digits, and flags, such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        brief(text)
+    ))
+}
+
+/// `SLOT:K=V` or `FROM-TO:K=V`.
+pub(super) fn slot_label(text: &str) -> Result<SlotLabel, String> {
+    let wrong = || {
+        format!(
+            "{:?} is no label of a slot; write SLOT:K=V or FROM-TO:K=V, such as 0:gpu=0",
+            brief(text)
+        )
+    };
+    let (slots, pair) = text.split_once(':').ok_or_else(wrong)?;
+    let (from, to) = slots.split_once('-').unwrap_or((slots, slots));
+    let slot = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse()
+            .ok()
+            .filter(|&slot: &u32| digits && slot < SLOTS_MAX)
+            .ok_or_else(wrong)
+    };
+    let (from, to) = (slot(from)?, slot(to)?);
+    if from > to {
+        return Err(format!("{slots:?} is no range; write the lower slot first"));
+    }
+    let (key, value) = label(pair)?;
+    Ok(SlotLabel { from, to, key, value })
 }
 
 pub(super) fn target(text: &str) -> Result<Target, String> {

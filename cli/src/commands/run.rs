@@ -37,7 +37,7 @@ pub async fn run(global: &Global, args: &TaskArgs) -> Result<u8, Failure> {
     // Before the submission: from here on Ctrl-C must not leave a task behind without a word.
     let mut signals = Signals::new()?;
     let notes = Arc::new(Notes::new(output.quiet));
-    let (submitted, interrupted) = submit(&client, request, &mut signals, &notes).await?;
+    let (submitted, interrupted) = submit(&client, (request, spec::trace(args)), &mut signals, &notes).await?;
     output::submitted(submitted.id);
     // Only a key that somebody chose can be known to them.
     if submitted.existing && args.key.is_some() {
@@ -97,13 +97,13 @@ fn left_early(exit: u8, key: &str) -> Failure {
 /// Submits, and notes whether Ctrl-C was pressed meanwhile. A second Ctrl-C does not wait for the answer.
 async fn submit(
     client: &Client,
-    request: v1::SubmitRequest,
+    (request, trace): (v1::SubmitRequest, Option<String>),
     signals: &mut Signals,
     notes: &Notes,
 ) -> Result<(v1::SubmitResult, bool), Failure> {
     let key = request.items.first().map(|item| item.key.clone()).unwrap_or_default();
     let mut interrupted: Option<Instant> = None;
-    let mut submit = std::pin::pin!(client.submit(request));
+    let mut submit = std::pin::pin!(client.submit(request, trace.as_deref()));
     loop {
         tokio::select! {
             result = &mut submit => return result.map(|result| (result, interrupted.is_some())),

@@ -3,7 +3,7 @@
 use crate::args::{Global, LogFormat, RunnerArgs, WardenTimes};
 use crate::failure::Failure;
 use crate::paths::{self, Role};
-use crate::service::{Signals, default_slots, labels, queues, start_log};
+use crate::service::{Signals, default_slots, labels, queues, slot_labels, start_log};
 use crate::url::Url;
 use crate::{client, exit_code, output};
 use std::path::Path;
@@ -20,13 +20,15 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         None => paths::data_dir()?.join("runner"),
     };
     let policy = args.policy.absolute();
+    let slots = args.slots.unwrap_or_else(default_slots);
     let config = RunnerConfig {
         token: client::token(&urls, args.token_file.as_deref(), Role::Runner)?,
         ca_pem: client::ca_pem(global)?,
         host: args.name.clone().unwrap_or_else(systole_runner::default_host_name),
-        slots: args.slots.unwrap_or_else(default_slots),
+        slots,
         queues: queues(&args.queues)?,
         labels: labels(&args.labels)?,
+        slot_labels: slot_labels(&args.slot_labels, slots)?,
         kill_grace: args.kill_grace,
         urls: urls.iter().map(|url| url.as_str().to_owned()).collect(),
         warden: if args.external_warden {

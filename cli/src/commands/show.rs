@@ -176,6 +176,9 @@ fn confined(sheet: &mut Sheet, spec: &v1::TaskSpec) {
         (user, "") => sheet.add("user", user),
         (user, group) => sheet.add("user", format!("{user}, group {group}")),
     }
+    if let Some(tty) = &spec.tty {
+        sheet.add("terminal", format!("{} rows, {} columns", tty.rows, tty.columns));
+    }
     if let Some(umask) = spec.umask {
         sheet.add("umask", format!("{umask:03o}"));
     }

@@ -9,8 +9,9 @@ use crate::{exit_code, spec};
 pub async fn run(global: &Global, args: &TaskArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
     let request = spec::submission(args, systole_shared::clock::now_ms())?;
+    let trace = spec::trace(args);
     let client = Client::new(global)?;
-    let result = client.submit(request).await?;
+    let result = client.submit(request, trace.as_deref()).await?;
     output::submitted(result.id);
     let submitted = json::Submitted {
         id: result.id.to_string(),

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::service::{Signals, default_slots, labels, queues, start_log};
 use crate::url::DEFAULT_PORT;
 use crate::{exit_code, output, paths};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use systole_runner::Shutdown;
@@ -76,6 +77,7 @@ impl Plan {
             host: systole_runner::default_host_name(),
             slots: self.slots,
             queues: self.queues,
+            slot_labels: BTreeMap::new(),
             labels: self.labels,
             data_dir: self.data_dir.join("runner"),
             kill_grace: KILL_GRACE,

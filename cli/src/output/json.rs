@@ -117,6 +117,9 @@ pub struct Spec {
     pub env: Vec<EnvVar>,
     pub env_file: Option<String>,
     pub dir: Option<String>,
+    pub keep_workdir: bool,
+    /// Null: no terminal.
+    pub tty: Option<Terminal>,
     pub callback_url: Option<String>,
     pub retry: Retry,
     pub job: Option<String>,
@@ -210,6 +213,12 @@ pub struct CordonResult {
     pub runner: String,
     pub changed: u32,
     pub error: Option<Problem>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Terminal {
+    pub rows: u32,
+    pub columns: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -388,6 +397,11 @@ impl From<&v1::TaskSpec> for Spec {
                 .collect(),
             env_file: text(&spec.env_file),
             dir: text(&spec.dir),
+            keep_workdir: spec.keep_workdir,
+            tty: spec.tty.map(|tty| Terminal {
+                rows: tty.rows,
+                columns: tty.columns,
+            }),
             callback_url: text(&spec.callback_url),
             retry: Retry {
                 max_retries: retry.max_retries,

@@ -64,6 +64,11 @@ pub fn request(config: &RunnerConfig, fixed: &Fixed, now: &Now, held: &Held) -> 
             detail: fault.detail.clone(),
         }),
         fault_no: now.fault_no,
+        slot_labels: config
+            .slot_labels
+            .get(&now.slot)
+            .map(convert::labels_to_wire)
+            .unwrap_or_default(),
     }
 }
 

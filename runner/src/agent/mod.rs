@@ -665,6 +665,7 @@ impl Agent {
             command: spec.map(|spec| beat::command_line(&spec.command)).unwrap_or_default(),
             attempt,
             begun_at_ms: crate::journal::now_ms(),
+            keep_workdir: spec.is_some_and(|spec| spec.keep_workdir),
         }
     }
 }

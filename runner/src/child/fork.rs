@@ -79,6 +79,8 @@ pub struct Bounds {
     pub file: Option<(u64, u64)>,
     pub nice: Option<i32>,
     pub umask: u32,
+    /// Its stdin becomes its controlling terminal.
+    pub terminal: bool,
     pub identity: Option<Identity>,
     /// The directory is entered with the rights of this process and not with those of `identity`: for one whose
     /// path that user cannot walk.
@@ -93,6 +95,7 @@ impl Default for Bounds {
             file: None,
             nice: None,
             umask: UMASK_DEFAULT,
+            terminal: false,
             identity: None,
             enters_first: true,
         }
@@ -249,6 +252,7 @@ impl Image {
             }),
             nice: self.bounds.nice,
             umask: self.bounds.umask,
+            terminal: self.bounds.terminal,
             identity: self.bounds.identity.as_ref().map(|identity| Ids {
                 uid: identity.uid,
                 gid: identity.gid,
@@ -473,6 +477,7 @@ struct Plan {
     limits: [Option<(Resource, libc::rlimit)>; 3],
     nice: Option<libc::c_int>,
     umask: libc::mode_t,
+    terminal: bool,
     identity: Option<Ids>,
     /// Whether the directory is entered before the identity is taken on.
     enters_first: bool,
@@ -567,6 +572,10 @@ unsafe fn prepare(plan: &Plan) -> bool {
         }
         let [stdin, stdout, stderr] = plan.files;
         if libc::dup2(stdin, 0) < 0 || libc::dup2(stdout, 1) < 0 || libc::dup2(stderr, 2) < 0 {
+            return false;
+        }
+        // After the new session, which has none yet.
+        if plan.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
             return false;
         }
         // Everything of Rust's is close-on-exec already; this is for descriptors that a library or whoever

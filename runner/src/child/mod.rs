@@ -1,4 +1,4 @@
-//! Child processes: prepared ([`prepare`], [`confine`], [`run_as`], [`env_file`]), started ([`spawn`], by [`fork`]), their output sent off ([`output`]).
+//! Child processes: prepared ([`prepare`], [`confine`], [`run_as`], [`env_file`]), started ([`spawn`], by [`fork`]), their output sent off ([`output`]; of a [`terminal`], brought into a file first).
 //! They are watched and ended by `warden`.
 
 pub mod confine;
@@ -9,3 +9,4 @@ pub mod prepare;
 pub mod refusal;
 pub mod run_as;
 pub mod spawn;
+pub mod terminal;

@@ -13,14 +13,26 @@ use std::ffi::OsString;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use systole_shared::task::TaskSpec;
+use systole_shared::time::format_utc;
 
 /// What a child finds when the task names no PATH of its own.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// What a terminal of a task calls itself, when the task does not.
+const TERM: &str = "xterm-256color";
+
 pub type Environment = BTreeMap<OsString, OsString>;
 
 /// The whole environment of the child: nothing is inherited from the runner.
-pub fn environment(spec: &TaskSpec, begin: &Begin, host: &str, instance_id: &str, account: &Account) -> Environment {
+/// `temporary`: where its temporary files are to be, if there is a place that is removed with the task.
+pub fn environment(
+    spec: &TaskSpec,
+    begin: &Begin,
+    place: (&str, &str),
+    account: &Account,
+    temporary: Option<&Path>,
+) -> Environment {
+    let (host, instance_id) = place;
     let mut env = Environment::new();
     let mut set = |name: &str, value: OsString| drop(env.insert(name.into(), value));
     set("PATH", PATH.into());
@@ -29,6 +41,12 @@ pub fn environment(spec: &TaskSpec, begin: &Begin, host: &str, instance_id: &str
     set("LOGNAME", account.name.clone());
     set("SHELL", "/bin/sh".into());
     set("LANG", "C.UTF-8".into());
+    if let Some(temporary) = temporary {
+        set("TMPDIR", temporary.into());
+    }
+    if spec.tty.is_some() {
+        set("TERM", TERM.into());
+    }
     for (name, value) in &spec.env {
         set(name, value.into());
     }
@@ -37,6 +55,10 @@ pub fn environment(spec: &TaskSpec, begin: &Begin, host: &str, instance_id: &str
     set("SYSTOLE_ATTEMPT", begin.attempt.to_string().into());
     if let Some(job) = &spec.job {
         set("SYSTOLE_JOB", job.into());
+    }
+    // As it was asked for, whenever it came to run: a retry has the same.
+    if let Some(at) = spec.run_at_ms {
+        set("SYSTOLE_SCHEDULED_TIME", format_utc(at).into());
     }
     set("SYSTOLE_RUNNER", format!("{host}/{}", begin.slot).into());
     set("SYSTOLE_HOST", host.into());
@@ -195,9 +217,11 @@ mod tests {
             name: "n".into(),
             job: Some("j".into()),
             env: vec![("PATH".into(), "/x".into()), ("A".into(), "b\nc".into())],
+            run_at_ms: Some(1_500),
+            tty: Some(systole_shared::task::Terminal::default()),
             ..TaskSpec::default()
         };
-        let env = environment(&spec, &begin(7), "h", "i", &account());
+        let env = environment(&spec, &begin(7), ("h", "i"), &account(), Some(Path::new("/tmp/w")));
         let shown: Vec<String> = env
             .iter()
             .map(|(name, value)| format!("{}={}", name.display(), value.display()))
@@ -216,8 +240,11 @@ mod tests {
             "SYSTOLE_JOB=j",
             "SYSTOLE_NAME=n",
             "SYSTOLE_RUNNER=h/2",
+            "SYSTOLE_SCHEDULED_TIME=1970-01-01T00:00:01.500Z",
             "SYSTOLE_SLOT=2",
             "SYSTOLE_TASK_ID=7",
+            "TERM=xterm-256color",
+            "TMPDIR=/tmp/w",
             "USER=u",
         ];
         assert_eq!(shown, expected);

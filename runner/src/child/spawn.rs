@@ -4,6 +4,7 @@
 use super::fork::{Files, Image};
 use super::refusal::Refusal;
 use super::run_as::{self, RunAs};
+use super::terminal::{Pump, Terminal};
 use super::{confine, env_file, prepare};
 use crate::boottime;
 use crate::host::Account;
@@ -46,6 +47,8 @@ pub struct Started {
     pub at: Instant,
     pub at_ms: u64,
     pub tree: Tree,
+    /// Brings the output of its terminal to its file.
+    pub pump: Option<Pump>,
 }
 
 #[derive(Debug)]
@@ -83,7 +86,7 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
         Ok(run_as) => run_as,
         Err(refusal) => return Launched::Refused(refusal, files),
     };
-    let (image, program) = match image(place, start, &work, run_as.as_ref(), policy) {
+    let (image, program) = match image(place, start, (&files, &work), run_as.as_ref(), policy) {
         Ok(image) => image,
         Err(refusal) => return Launched::Refused(refusal, files),
     };
@@ -99,10 +102,21 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
         }
         return Launched::TooLate;
     }
-    let streams = Files {
-        stdin: place.null.as_fd(),
-        stdout: files.stdout.as_fd(),
-        stderr: files.stderr.as_fd(),
+    let terminal = match terminal(start, run_as.as_ref()) {
+        Ok(terminal) => terminal,
+        Err(error) => return Launched::NotStarted(fault_of(&error, "no terminal can be opened"), Some(files)),
+    };
+    let streams = match &terminal {
+        Some(terminal) => Files {
+            stdin: terminal.child.as_fd(),
+            stdout: terminal.child.as_fd(),
+            stderr: terminal.child.as_fd(),
+        },
+        None => Files {
+            stdin: place.null.as_fd(),
+            stdout: files.stdout.as_fd(),
+            stderr: files.stderr.as_fd(),
+        },
     };
     match image.fork(streams, group.as_ref().map(Group::birthplace)) {
         Ok(forked) => {
@@ -118,6 +132,7 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
                 at,
                 at_ms,
                 tree: Tree::new(forked.pid, group, markers),
+                pump: terminal.and_then(|terminal| start_pump(begin.task_id, terminal, &files)),
             };
             Launched::Started(started, files)
         }
@@ -128,6 +143,28 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
             let user = start.spec.user.as_deref();
             let message = prepare::explain(&refused, &program, &work, &start.host, user);
             Launched::Refused(Refusal::Failed(message), files)
+        }
+    }
+}
+
+fn terminal(start: &Start, run_as: Option<&RunAs>) -> io::Result<Option<Terminal>> {
+    let Some(size) = &start.spec.tty else { return Ok(None) };
+    let terminal = Terminal::open(size)?;
+    if let Some(run_as) = run_as {
+        // Programs open it anew, by its name.
+        fchown(&terminal.child, Some(run_as.identity.uid), None)?;
+    }
+    Ok(Some(terminal))
+}
+
+/// Without one the child would wait for its terminal for ever: then it gets no terminal any more, which ends most programs.
+fn start_pump(task_id: i64, terminal: Terminal, files: &TaskFiles) -> Option<Pump> {
+    let started = files.stdout.try_clone().and_then(|to| Pump::start(terminal.own, to));
+    match started {
+        Ok(pump) => Some(pump),
+        Err(error) => {
+            tracing::error!(task_id, %error, "the terminal of a task cannot be read; it is hung up");
+            None
         }
     }
 }
@@ -149,14 +186,14 @@ fn no_room(place: &Place, error: &io::Error, files: Option<TaskFiles>) -> Launch
     Launched::NotStarted(fault_of(error, &doing), files)
 }
 
-/// The directory to start in.
+/// The directory to start in. The fresh one is there in any case, for temporary files.
 fn work(files: &TaskFiles, given: Option<&str>) -> io::Result<PathBuf> {
-    if let Some(given) = given {
-        return Ok(given.into());
-    }
     let work = files.dir.join(WORK);
     if !files.has_work {
         DirBuilder::new().mode(0o700).create(&work)?;
+    }
+    if let Some(given) = given {
+        return Ok(given.into());
     }
     Ok(work)
 }
@@ -191,7 +228,7 @@ fn hand_over(files: &TaskFiles, fresh: Option<&PathBuf>, run_as: &RunAs) -> io::
 fn image(
     place: &Place,
     start: &Start,
-    work: &Path,
+    (files, work): (&TaskFiles, &Path),
     run_as: Option<&RunAs>,
     policy: Option<&Policy>,
 ) -> Result<(Image, PathBuf), Refusal> {
@@ -201,11 +238,16 @@ fn image(
         Some(policy) => Cow::Owned(policy.limits(&spec.limits).map_err(Refusal::Rejected)?),
     };
     let mut bounds = confine::bounds(&limits, spec.umask, host)?;
+    bounds.terminal = spec.tty.is_some();
     bounds.identity = run_as.map(|run_as| run_as.identity.clone());
     // The fresh one lies below directories that only this process may walk.
     bounds.enters_first = spec.dir.is_none();
     let account = run_as.map_or(&place.account, |run_as| &run_as.account);
-    let mut environment = prepare::environment(spec, &start.begin, host, &place.home.instance_id, account);
+    // Another user cannot come there by its path, which leads through the folder of the runner.
+    let fresh = files.dir.join(WORK);
+    let temporary = run_as.is_none().then_some(fresh.as_path());
+    let names = (host, place.home.instance_id.as_str());
+    let mut environment = prepare::environment(spec, &start.begin, names, account, temporary);
     if let Some(file) = &spec.env_file {
         let file = Path::new(file);
         let opened = env_file::open(file, run_as.map(|run_as| &run_as.identity), host)?;

@@ -36,7 +36,7 @@ pub fn check_who(policy: &Policy, spec: &TaskSpec, run_as: Option<&RunAs>, own: 
     let groups: Vec<u32> = policy.allow.groups.iter().filter_map(|name| gid_of(name)).collect();
     policy
         .check_who(who, users.as_deref(), &groups)
-        .and_then(|()| policy.check_env(spec.env.iter().map(|(name, _)| name.as_str())))
+        .and_then(|()| policy.check_env(chosen(&spec.env)))
         .map_err(Refusal::Rejected)
 }
 
@@ -100,6 +100,15 @@ pub fn program(policy: &Policy, found: &Path, dir: &Path) -> Result<PathBuf, Ref
         let shown = leading(found, &asked.real);
         reject(policy, "allow.programs", format!("no task may run {shown}"))
     })
+}
+
+/// The names of the variables that somebody chose. The trace comes with every submission of a program that is traced, and is
+/// digits and nothing else.
+fn chosen(env: &[(String, String)]) -> impl Iterator<Item = &str> {
+    let is_trace = |name: &str, value: &str| name == TRACEPARENT && is_traceparent(value);
+    env.iter()
+        .filter(move |(name, value)| !is_trace(name, value))
+        .map(|(name, _)| name.as_str())
 }
 
 /// `real`: where an open file of variables really is.

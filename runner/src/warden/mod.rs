@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use worker::Worker;
 
 /// Two: a fork waits for its exec, and one at a time would not fill two cores.
@@ -41,6 +41,8 @@ pub const WORKERS: usize = 2;
 /// Orphans that have ended are waited for this often. Not at each SIGCHLD: every task's end is one, and wakes a thread that
 /// has nothing to do with it.
 const BURY_EVERY: Duration = Duration::from_secs(1);
+/// What is kept for days is looked through this often.
+const CLEAN_EVERY: Duration = Duration::from_secs(3_600);
 /// Folders of former tasks that are kept for later ones, and with each three open files.
 const SPARES: usize = 64;
 /// Of the descriptors that this process may have, the spare folders take at most three times the part by this.
@@ -130,9 +132,6 @@ fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened,
     };
     home.sign().map_err(unusable)?;
     let journal = Journal::open(&plan.data_dir, spares()).map_err(unusable)?;
-    if let Err(error) = journal.clean_unclaimed(systole_shared::clock::now_ms()) {
-        tracing::warn!(%error, "unclaimed/ could not be cleaned");
-    }
     let mut ends: Vec<Vec<Ended>> = vec![Vec::new(); WORKERS];
     for ended in sweep::recover(&journal, &home).map_err(unusable)? {
         ends[worker_of(ended.slot)].push(ended);
@@ -205,15 +204,31 @@ fn start_workers(workers: Vec<Worker>, ended: fn()) -> io::Result<Vec<JoinHandle
 fn start_prober(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("health".into()).spawn(move || {
         shared.health.probes_here();
+        let mut cleaned: Option<Instant> = None;
         while !shared.abandoned.load(Ordering::SeqCst) {
             let before = shared.health.no();
             let pause = shared.health.look();
             if shared.health.no() != before {
                 shared.wake();
             }
+            if cleaned.is_none_or(|at| at.elapsed() >= CLEAN_EVERY) {
+                cleaned = Some(Instant::now());
+                clean(&shared.place.journal);
+            }
             std::thread::park_timeout(pause);
         }
     })
+}
+
+/// What is kept for some days only.
+fn clean(journal: &Journal) {
+    let now_ms = systole_shared::clock::now_ms();
+    if let Err(error) = journal
+        .clean_unclaimed(now_ms)
+        .and_then(|()| journal.clean_kept(now_ms))
+    {
+        tracing::warn!(%error, "unclaimed/ and kept/ could not be cleaned");
+    }
 }
 
 /// A warden in threads of this process, for tests. Dropped, it is as if a warden's process was killed: nothing is told or

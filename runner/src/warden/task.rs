@@ -7,6 +7,7 @@
 
 use super::tree::Tree;
 use crate::child::fork::{self, End, Usage};
+use crate::child::terminal::Pump;
 use crate::journal::{Begin, Ended, TaskFiles, now_ms};
 use crate::{boottime, child};
 use std::os::fd::OwnedFd;
@@ -101,6 +102,7 @@ pub struct Live {
     pub clocks: Clocks,
     pub fence: Option<Fence>,
     pub tree: Tree,
+    pub pump: Option<Pump>,
     /// When the agent is to be told that it started; `None` once it was.
     pub announce_at: Option<Instant>,
     /// Its end is not to outlive an agent.
@@ -144,6 +146,7 @@ impl Live {
             clocks,
             fence,
             tree: started.tree,
+            pump: started.pump,
             announce_at: Some(at + ANNOUNCE_AFTER),
             ends_with_agent: false,
             at,
@@ -318,7 +321,7 @@ impl Live {
     }
 
     fn is_gone(&mut self, now: Instant) -> bool {
-        if self.tree.is_empty() {
+        if self.tree.is_empty() && self.pump.as_ref().is_none_or(Pump::is_done) {
             return true;
         }
         let pause = Duration::from_millis((1_u64 << self.polls.min(6)).min(50));
@@ -351,6 +354,7 @@ impl Live {
     /// To be called once [`Live::tick`] said so.
     pub fn over(self) -> Over {
         let tree_empty = self.tree.is_empty();
+        let note = self.pump.and_then(Pump::note);
         let (end, ended_at_ms) = self
             .end
             .unwrap_or_else(|| (Err(std::io::Error::other("it was not seen")), now_ms()));
@@ -384,6 +388,7 @@ impl Live {
         ended.detail.tree_empty = Some(tree_empty);
         ended.detail.signals = self.signals;
         ended.detail.leftovers = self.leftovers;
+        ended.detail.note = note.unwrap_or_default();
         ended.detail.usage = end.ok().map(|(_, usage)| detail::Usage {
             user_cpu_us: Some(usage.user_us),
             system_cpu_us: Some(usage.system_us),

@@ -515,7 +515,11 @@ impl Worker {
         if live.tick(now) {
             self.unschedule(task_id);
             if let Some(live) = self.live.remove(&task_id) {
-                let Over { ended, files, tree } = live.over();
+                let keep_workdir = live.begin.keep_workdir;
+                let Over { mut ended, files, tree } = live.over();
+                if keep_workdir {
+                    self.shared.place.journal.keep_work_of(&mut ended);
+                }
                 let nobody_inside = tree.is_proven_empty();
                 if self.keeps_groups && self.groups.len() < GROUPS_MAX {
                     self.groups.extend(tree.into_group());

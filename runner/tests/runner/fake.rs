@@ -257,6 +257,7 @@ impl Fake {
             slots: 1,
             queues: vec!["default".into()],
             labels: [("gpu".to_owned(), "1".to_owned())].into(),
+            slot_labels: std::collections::BTreeMap::new(),
             data_dir: self.data_dir(),
             kill_grace: Duration::from_secs(1),
             warden: Origin::Elsewhere,

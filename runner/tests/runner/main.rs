@@ -1,6 +1,7 @@
 //! The runner as a whole, with real processes, against a scheduler that says what the test wants.
 
 mod children;
+mod environment;
 mod fake;
 mod faults;
 mod output;

@@ -49,15 +49,16 @@ async fn a_folder_is_used_again_and_its_output_starts_empty() {
 }
 
 #[tokio::test]
-async fn a_task_with_a_directory_of_its_own_gets_no_other() {
+async fn a_task_with_a_directory_of_its_own_has_the_fresh_one_for_temporary_files() {
     let mut fake = Fake::start().await;
     let _runner = fake.runner();
     run_and_keep(&mut fake, 1..10, "true").await;
     let folder = fake.data_dir().join("tasks/20");
-    let mut elsewhere = spec(&["ls", &folder.display().to_string()]);
+    let mut elsewhere = spec(&["sh", "-c", "pwd; ls \"$TMPDIR/..\"; echo $TMPDIR"]);
     elsewhere.dir = "/".into();
     let result = fake.run(20, elsewhere).await;
-    assert_eq!(fake.stdout(&result), "journal\nstderr\nstdout\n");
+    let expected = format!("/\njournal\nstderr\nstdout\nwork\n{}/work\n", folder.display());
+    assert_eq!(fake.stdout(&result), expected);
 }
 
 #[tokio::test]

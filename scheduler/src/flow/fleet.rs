@@ -22,8 +22,13 @@ pub fn state(row: &RunnerRow, lost_after_ms: i64) -> &'static str {
     }
 }
 
+/// Of the slot, over those of its host.
 pub fn labels(row: &RunnerRow) -> Labels {
-    serde_json::from_str(&row.labels).unwrap_or_default()
+    let mut labels: Labels = serde_json::from_str(&row.labels).unwrap_or_default();
+    if let Some(own) = &row.slot_labels {
+        labels.extend(serde_json::from_str::<Labels>(own).unwrap_or_default());
+    }
+    labels
 }
 
 pub fn queues(row: &RunnerRow) -> Vec<String> {

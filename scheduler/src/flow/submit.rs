@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use systole_shared::clock::now_ms;
 use systole_shared::error::{Code, Invalid};
-use systole_shared::limits::KEY_CHARS_MAX;
+use systole_shared::limits::{ENV_VARS_MAX, KEY_CHARS_MAX};
 use systole_shared::policy::fence::check_fence;
 use systole_shared::policy::lane::Lane;
 use systole_shared::task::TaskSpec;
 use systole_shared::task::spec::check_text;
+use systole_shared::task::trace::TRACEPARENT;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
 /// Calls that wait for a worker.
@@ -54,6 +55,7 @@ pub async fn submit(
     items: Vec<Result<Item, Invalid>>,
     by: &str,
     reason: &str,
+    trace: Option<&str>,
 ) -> Result<Vec<Result<Stored, Refusal>>, Refusal> {
     let by: Arc<str> = by.into();
     let reason: Option<Arc<str>> = (!reason.is_empty()).then(|| reason.into());
@@ -61,7 +63,7 @@ pub async fn submit(
     let mut answers: Vec<Option<Refusal>> = Vec::with_capacity(items.len());
     let mut tasks: Vec<NewTask> = Vec::with_capacity(items.len());
     for item in items {
-        match prepare(ctx, item, now, &by, &reason).await {
+        match prepare(ctx, item, now, (&by, &reason), trace).await {
             Ok(task) => {
                 tasks.push(task);
                 answers.push(None);
@@ -98,10 +100,10 @@ async fn prepare(
     ctx: &Context,
     item: Result<Item, Invalid>,
     now: i64,
-    by: &Arc<str>,
-    reason: &Option<Arc<str>>,
+    (by, reason): (&Arc<str>, &Option<Arc<str>>),
+    trace: Option<&str>,
 ) -> Result<NewTask, Refusal> {
-    let Item { spec, key } = item?;
+    let Item { mut spec, key } = item?;
     spec.validate(now)?;
     check_fence(&spec, u64::try_from(ctx.beat_ms()).unwrap_or(u64::MAX))?;
     let key = if key.is_empty() {
@@ -113,6 +115,13 @@ async fn prepare(
         }
         Some((key, body_hash(&spec)?))
     };
+    // After the hash: the same submission again may belong to another trace.
+    if let Some(trace) = trace
+        && spec.env.len() < ENV_VARS_MAX
+        && !spec.env.iter().any(|(name, _)| name == TRACEPARENT)
+    {
+        spec.env.push((TRACEPARENT.into(), trace.into()));
+    }
     let lane = Lane {
         queue: spec.queue.clone(),
         require: spec.require.clone(),

@@ -206,7 +206,15 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
     if fault.is_some() && fault_no == 0 {
         return Err(Invalid::new("fault_no", "is missing; it counts the changes of `fault`"));
     }
-    let group = ctx.lanes.group(&request.queues, &labels);
+    let slot_labels = labels_from_wire(&request.slot_labels, "slot_labels")?;
+    check_labels(&slot_labels, LABELS_MAX, "slot_labels")?;
+    let group = if slot_labels.is_empty() {
+        ctx.lanes.group(&request.queues, &labels)
+    } else {
+        let mut all = labels.clone();
+        all.extend(slot_labels.clone());
+        ctx.lanes.group(&request.queues, &all)
+    };
     let json =
         |value: Result<String, serde_json::Error>| value.map_err(|error| Invalid::new("labels", error.to_string()));
     Ok(Beat {
@@ -235,6 +243,10 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
         max_task_id: request.max_task_id,
         fault,
         fault_no,
+        slot_labels: match slot_labels.is_empty() {
+            true => None,
+            false => Some(json(serde_json::to_string(&slot_labels))?),
+        },
     })
 }
 

@@ -21,10 +21,12 @@ use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
 use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX};
 use systole_shared::policy::why::{Wanted, waiting_for};
+use systole_shared::task::trace::{self, is_traceparent};
 use systole_shared::task::{TaskSpec, TaskState};
 use systole_shared::time::format_utc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 /// Messages of a stream that wait for a slow reader.
@@ -36,10 +38,17 @@ pub struct Tasks {
 
 type Stream_<T> = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
 
+/// The trace that the call belongs to. A malformed one is ignored, as the recommendation wants it.
+fn traceparent(metadata: &MetadataMap) -> Option<String> {
+    let value = metadata.get(trace::HEADER)?.to_str().ok()?;
+    is_traceparent(value).then(|| value.to_owned())
+}
+
 #[tonic::async_trait]
 impl TaskService for Tasks {
     async fn submit(&self, request: Request<v1::SubmitRequest>) -> Result<Response<v1::SubmitResponse>, Status> {
         let by = actor(&request)?.name;
+        let trace = traceparent(request.metadata());
         let request = request.into_inner();
         check_batch(request.items.len(), BATCH_ITEMS_MAX, "items")?;
         check_reason(&request.reason)?;
@@ -54,7 +63,7 @@ impl TaskService for Tasks {
                 })
             })
             .collect();
-        let results = submit::submit(&self.ctx, items, &by, &request.reason)
+        let results = submit::submit(&self.ctx, items, &by, &request.reason, trace.as_deref())
             .await
             .map_err(|refusal| status(&refusal))?;
         let results = results

@@ -73,7 +73,8 @@ static ORPHAN_TASKS: Sql = Sql::new(
 static TAKE_RUNNERS: Sql = Sql::new(
     "take_runners",
     "UPDATE runner SET instance_id = $2, start_no = $3, seq = 0, leaving = FALSE, \
-       fault = NULL, fault_detail = NULL, fault_at_ms = NULL, fault_no = 0 WHERE host = $1",
+       fault = NULL, fault_detail = NULL, fault_at_ms = NULL, fault_no = 0, \
+       labels = NULL WHERE host = $1",
 );
 static FREE_RUNNERS: Sql = Sql::new(
     "free_runners",
@@ -97,6 +98,10 @@ static SET_FAULT: Sql = Sql::new(
     "UPDATE runner SET fault = $4, fault_detail = $5, fault_no = $3, \
        fault_at_ms = CASE WHEN CAST($4 AS TEXT) IS NULL THEN NULL WHEN fault = $4 THEN fault_at_ms ELSE {now} END \
      WHERE host = $1 AND start_no = $2 AND fault_no <= $3",
+);
+static SET_SLOT_LABELS: Sql = Sql::new(
+    "set_slot_labels",
+    "UPDATE runner SET labels = $4 WHERE host = $1 AND slot = $2 AND start_no = $3",
 );
 static FORGET_HOSTS: Sql = Sql::new(
     "forget_hosts",
@@ -124,6 +129,7 @@ pub static STATEMENTS: &[&Sql] = &[
     &DROP_SURPLUS,
     &PUT_RUNNERS,
     &SET_FAULT,
+    &SET_SLOT_LABELS,
     &FORGET_HOSTS,
     &FORGET_RUNNERS,
 ];
@@ -178,6 +184,27 @@ struct Silence {
 }
 
 impl Db {
+    /// Writes down the labels that a slot has beside those of its host (JSON). Rows that were changed, 0 where another process
+    /// holds it.
+    pub async fn set_slot_labels(
+        &self,
+        host: String,
+        slot: i64,
+        start_no: i64,
+        labels: String,
+    ) -> Result<u64, StoreError> {
+        self.write("set_slot_labels", Class::Beats, move |tx| {
+            let args = vec![
+                host.as_str().into(),
+                slot.into(),
+                start_no.into(),
+                labels.as_str().into(),
+            ];
+            Box::pin(async move { tx.exec(&SET_SLOT_LABELS, args).await })
+        })
+        .await
+    }
+
     /// Writes what a host said of its fault into all its rows. Rows that were changed, 0 where another process holds them or
     /// said something newer.
     pub async fn set_fault(&self, said: Arc<FaultSaid>) -> Result<u64, StoreError> {

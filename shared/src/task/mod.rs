@@ -7,6 +7,8 @@ pub mod run_as;
 pub mod signal;
 pub mod spec;
 pub mod state;
+pub mod terminal;
+pub mod trace;
 pub mod transition;
 mod validate;
 
@@ -15,4 +17,5 @@ pub use limits::Limits;
 pub use outcome::{Outcome, OutcomeKind};
 pub use spec::{Retry, TaskSpec};
 pub use state::TaskState;
+pub use terminal::Terminal;
 pub use transition::Transition;

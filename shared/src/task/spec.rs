@@ -5,6 +5,7 @@ use crate::id::Target;
 use crate::limits::{NAME_CHARS_MAX, PRIORITY_DEFAULT, UMASK_DEFAULT};
 use crate::task::limits::Limits;
 use crate::task::signal::SIGTERM;
+use crate::task::terminal::Terminal;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -134,6 +135,12 @@ pub struct TaskSpec {
     /// Absolute; without it a fresh directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
+    /// The fresh directory is not removed afterwards, for a while.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub keep_workdir: bool,
+    /// A terminal of its own for stdin, stdout and stderr.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tty: Option<Terminal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback_url: Option<String>,
     #[serde(default)]
@@ -197,6 +204,8 @@ impl Default for TaskSpec {
             env: Vec::new(),
             env_file: None,
             dir: None,
+            keep_workdir: false,
+            tty: None,
             callback_url: None,
             retry: Retry::default(),
             job: None,
@@ -270,6 +279,8 @@ mod tests {
         full.umask = 0;
         full.user = Some("nobody".into());
         full.group = Some("0".into());
+        full.keep_workdir = true;
+        full.tty = Some(Terminal::default());
         let text = serde_json::to_string(&full).expect("serialises");
         assert_eq!(serde_json::from_str::<TaskSpec>(&text).expect("parses"), full);
     }

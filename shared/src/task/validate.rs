@@ -43,6 +43,15 @@ impl TaskSpec {
         self.validate_account()?;
         if let Some(dir) = &self.dir {
             check_absolute(dir, "dir", "directory")?;
+            if self.keep_workdir {
+                return Err(Invalid::new(
+                    "keep_workdir",
+                    "keeps the fresh directory of the task, and `dir` names another one, which stays anyway; leave one of them out",
+                ));
+            }
+        }
+        if let Some(terminal) = &self.tty {
+            terminal.validate()?;
         }
         if let Some(file) = &self.env_file {
             check_absolute(file, "env_file", "file")?;

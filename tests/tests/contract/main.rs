@@ -1,6 +1,7 @@
 //! The contract of the store and of the heartbeat, on both databases: facts, each over real sockets.
 
 mod claims;
+mod environment;
 mod holds;
 mod host_faults;
 mod hosts;

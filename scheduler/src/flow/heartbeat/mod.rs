@@ -11,11 +11,13 @@ mod deliver;
 mod faults;
 mod intake;
 mod register;
+mod slots;
 mod transaction;
 
 pub use batch::worker;
 pub use faults::Faults;
 pub use register::Registered;
+pub use slots::SlotLabels;
 
 use super::Refusal;
 use crate::context::Context;
@@ -72,6 +74,8 @@ pub struct Beat {
     pub fault: Option<(String, String)>,
     /// 0: the host never had a fault.
     pub fault_no: i64,
+    /// Of this slot alone, JSON; `None`: it has none.
+    pub slot_labels: Option<String>,
 }
 
 impl Beat {
@@ -154,6 +158,7 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refused> {
     let mut registrations = 0;
     let (answer, acknowledged, park) = loop {
         faults::note(ctx, &beat).await?;
+        slots::note(ctx, &beat).await?;
         let (sender, receiver) = oneshot::channel();
         ctx.beats
             .sender
