@@ -189,8 +189,24 @@ fn next_start_no(root: &Path) -> io::Result<u64> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => 1,
         Err(error) => return Err(error),
     };
-    write_durably(&path, start_no.to_string().as_bytes())?;
+    let text = start_no.to_string();
+    match write_durably(&path, text.as_bytes()) {
+        // A full disk must not keep an agent from its tasks.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT)) => {
+            overwrite(&path, text.as_bytes())?;
+        }
+        written => written?,
+    }
     Ok(start_no)
+}
+
+/// In place, within the block that the file has: that needs no room. So few bytes are one sector, which a power cut leaves old
+/// or new.
+fn overwrite(path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(content, 0)?;
+    file.set_len(content.len() as u64)?;
+    file.sync_all()
 }
 
 /// The recorded instance id, if this directory is still the one that it was made for.
@@ -242,6 +258,17 @@ mod tests {
     fn id(root: &Path, machine: &str) -> (String, bool) {
         let dir = WardenDir::open(root, machine).unwrap();
         (dir.instance_id.clone(), dir.is_new)
+    }
+
+    #[test]
+    fn what_is_overwritten_in_place_has_the_new_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("start_no");
+        for text in ["9", "10", "7"] {
+            std::fs::write(&path, "9").unwrap();
+            overwrite(&path, text.as_bytes()).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn a_full_disk_stops_new_tasks_loses_no_result_and_heals_by_itself() {
         return unwritable(&system, "folder_unwritable");
     };
     let _scheduler = system.scheduler(0);
-    let _runner = system.runner("w", 2, &[]);
+    let mut runner = system.runner("w", 2, &[]);
     let go = system.path("go");
     let running = system.submit(&[
         "--shell",
@@ -78,6 +78,13 @@ fn a_full_disk_stops_new_tasks_loses_no_result_and_heals_by_itself() {
     });
     let table = system.say(&["runners"]).stdout;
     assert!(table.contains("FAULT") && table.contains("disk full since"), "{table}");
+
+    // Not even a new agent needs room.
+    runner.kill();
+    let _runner = system.runner("w", 2, &[]);
+    until("the next agent is there, and knows the fault", || {
+        runners(&system)[0]["start_no"] == 2 && fault(&system).as_deref() == Some("disk_full")
+    });
 
     // What runs ends as itself, on the full disk.
     std::fs::write(&go, "").expect("a file elsewhere");
