@@ -24,7 +24,6 @@ fn a_bad_value_names_its_option() {
         (&["run", "--keep-workdir", "--dir", "/", "--", "x"], "--keep-workdir"),
         (&["runner", "--slot-label", "gpu=0"], "--slot-label"),
         (&["runner", "--slot-label", "3-1:gpu=0"], "--slot-label"),
-        (&["runner", "--slot-label", "0:GPU=0"], "--slot-label"),
         (&["runner", "--slot-label", "+1:gpu=0"], "--slot-label"),
         (&["runner", "--slot-label", "4096:gpu=0"], "--slot-label"),
         (&["run", "--queue-timeout", "0", "--", "x"], "--queue-timeout"),

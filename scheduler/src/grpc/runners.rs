@@ -231,6 +231,8 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
             host: request.host,
             sent_at_ms: sent_at,
             beat_ms: ctx.beat_ms(),
+            fault,
+            fault_no,
         }),
         seq: signed(request.seq, "seq")?,
         said,
@@ -241,8 +243,6 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
         leaving: request.leaving,
         park: Duration::from_millis(request.park_ms.min(PARK_MS_MAX)).min(ctx.config.timing.beat),
         max_task_id: request.max_task_id,
-        fault,
-        fault_no,
         slot_labels: match slot_labels.is_empty() {
             true => None,
             false => Some(json(serde_json::to_string(&slot_labels))?),

@@ -151,16 +151,12 @@ pub struct Registration {
     pub sent_at_ms: i64,
     #[serde(skip)]
     pub beat_ms: i64,
-}
-
-/// What the process of a host says of its fault.
-#[derive(Clone, Debug)]
-pub struct FaultSaid {
-    pub host: String,
-    pub start_no: i64,
-    pub no: i64,
-    /// Its name, and a sentence.
+    /// Of the host: its name, and a sentence.
+    #[serde(skip)]
     pub fault: Option<(String, String)>,
+    /// 0: the host never had a fault.
+    #[serde(skip)]
+    pub fault_no: i64,
 }
 
 #[derive(sqlx::FromRow)]
@@ -207,22 +203,13 @@ impl Db {
 
     /// Writes what a host said of its fault into all its rows. Rows that were changed, 0 where another process holds them or
     /// said something newer.
-    pub async fn set_fault(&self, said: Arc<FaultSaid>) -> Result<u64, StoreError> {
+    pub async fn set_fault(&self, said: Arc<Registration>) -> Result<u64, StoreError> {
         self.write("set_fault", Class::Beats, move |tx| {
             let said = Arc::clone(&said);
             Box::pin(async move {
-                let host = said.host.as_str();
                 // In the order in which every batch of beats locks them.
-                tx.exec(&LOCK_RUNNERS_OF, vec![host.into()]).await?;
-                let (kind, detail) = said.fault.clone().unzip();
-                let args = vec![
-                    host.into(),
-                    said.start_no.into(),
-                    said.no.into(),
-                    kind.into(),
-                    detail.into(),
-                ];
-                tx.exec(&SET_FAULT, args).await
+                tx.exec(&LOCK_RUNNERS_OF, vec![said.host.as_str().into()]).await?;
+                set_fault(tx, &said).await
             })
         })
         .await
@@ -254,6 +241,19 @@ impl Db {
         })
         .await
     }
+}
+
+/// The rows are locked.
+async fn set_fault(tx: &mut Tx, said: &Registration) -> Result<u64, StoreError> {
+    let (kind, detail) = said.fault.clone().unzip();
+    let args = vec![
+        said.host.as_str().into(),
+        said.start_no.into(),
+        said.fault_no.into(),
+        kind.into(),
+        detail.into(),
+    ];
+    tx.exec(&SET_FAULT, args).await
 }
 
 async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreError> {
@@ -340,5 +340,9 @@ async fn register(tx: &mut Tx, new: &Registration) -> Result<Identity, StoreErro
         ],
     )
     .await?;
+    // With the registration: another slot of the same process may beat between this and its own word.
+    if new.fault_no > 0 {
+        set_fault(tx, new).await?;
+    }
     Ok(identity)
 }

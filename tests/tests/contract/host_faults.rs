@@ -135,7 +135,7 @@ async fn a_restarted_host_has_no_fault_until_it_says_so(db: TestDb) {
     (host[0].beat.fault, host[0].beat.fault_no) = (None, 0);
     host[0].idle().await;
     assert_eq!(list(&replica).await[0].fault, None);
-    // Its count begins again.
+    // Its count begins again, and a slot that comes with the registration of another one gets nothing either.
     (host[0].beat.fault, host[0].beat.fault_no) = (disk_full(), 1);
     host[0].idle().await;
     assert_eq!(list(&replica).await[0].fault, disk_full());

@@ -4,7 +4,6 @@
 use super::Beat;
 use crate::context::Context;
 use crate::flow::Refusal;
-use crate::store::hosts::FaultSaid;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -30,21 +29,21 @@ impl Word {
         Self {
             instance_id: beat.registration.instance_id.clone(),
             start_no: beat.registration.start_no,
-            no: beat.fault_no,
+            no: beat.registration.fault_no,
         }
     }
 
     /// It is of the same process, and at least as new.
     fn covers(&self, beat: &Beat) -> bool {
         let who = &beat.registration;
-        self.instance_id == who.instance_id && self.start_no == who.start_no && self.no >= beat.fault_no
+        self.instance_id == who.instance_id && self.start_no == who.start_no && self.no >= beat.registration.fault_no
     }
 }
 
 /// Nothing to do for a host that never had a fault, and once per change for the others.
 pub(super) async fn note(ctx: &Context, beat: &Beat) -> Result<(), Refusal> {
     let who = &beat.registration;
-    if beat.fault_no == 0 {
+    if beat.registration.fault_no == 0 {
         return Ok(());
     }
     // Held across the transaction on purpose: all slots of the host say the same at once, and one writes it.
@@ -52,15 +51,9 @@ pub(super) async fn note(ctx: &Context, beat: &Beat) -> Result<(), Refusal> {
     if known.get(&who.host).is_some_and(|word| word.covers(beat)) {
         return Ok(());
     }
-    let said = Arc::new(FaultSaid {
-        host: who.host.clone(),
-        start_no: who.start_no,
-        no: beat.fault_no,
-        fault: beat.fault.clone(),
-    });
     // None: the process is not registered yet, and comes back here when it is; or another one holds the host.
-    if ctx.db.set_fault(said).await? > 0 {
-        match &beat.fault {
+    if ctx.db.set_fault(Arc::clone(who)).await? > 0 {
+        match &who.fault {
             Some((kind, detail)) => tracing::warn!(host = who.host, kind, detail, "a host is faulty; it gets no tasks"),
             None => tracing::info!(host = who.host, "a host is well again"),
         }

@@ -70,10 +70,6 @@ pub struct Beat {
     pub leaving: bool,
     pub park: Duration,
     pub max_task_id: i64,
-    /// Of its host: the name and a sentence.
-    pub fault: Option<(String, String)>,
-    /// 0: the host never had a fault.
-    pub fault_no: i64,
     /// Of this slot alone, JSON; `None`: it has none.
     pub slot_labels: Option<String>,
 }
