@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use systole_shared::task::TaskSpec;
 use systole_shared::task::run_as::account_number;
+use systole_shared::task::trace::{TRACEPARENT, is_traceparent};
 
 /// As whom, and with which variables. Before anything is looked up in the file system for the task.
 pub fn check_who(policy: &Policy, spec: &TaskSpec, run_as: Option<&RunAs>, own: &Account) -> Result<(), Refusal> {
@@ -197,6 +198,20 @@ mod tests {
         );
         let policy = load::parse(&text, Path::new("/p")).unwrap();
         (dir, root, policy)
+    }
+
+    #[test]
+    fn the_trace_of_a_submission_is_nobodys_choice_and_anything_else_under_its_name_is() {
+        let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        let names = |value: &str| -> Vec<String> {
+            let env = [
+                ("A".to_owned(), String::new()),
+                (TRACEPARENT.to_owned(), value.to_owned()),
+            ];
+            chosen(&env).map(str::to_owned).collect()
+        };
+        assert_eq!(names(trace), ["A"]);
+        assert_eq!(names("$(reboot)"), ["A", "TRACEPARENT"]);
     }
 
     #[test]
