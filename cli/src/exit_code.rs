@@ -103,6 +103,7 @@ mod tests {
             (Failed, "queue_timeout", None, None, "", 124),
             (Failed, "start_timeout", None, None, "", 124),
             (Failed, "silence_timeout", None, Some(15), "", 124),
+            (Failed, "output_limit", None, Some(15), "", 1),
             (Failed, "runner_lost", None, None, "", 123),
             (Failed, "runner_restarted", None, None, "", 123),
             (Failed, "runner_stopped", None, None, "", 123),

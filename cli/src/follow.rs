@@ -10,6 +10,7 @@ use crate::client::{Client, cause_of};
 use crate::exit_code;
 use crate::failure::{Failure, is_transient};
 use crate::output::sink::Sink;
+use crate::output::text;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -127,10 +128,6 @@ impl<T> Drop for Follower<T> {
 
 #[derive(Debug)]
 pub enum OutputEvent {
-    /// The stream lacks bytes here: they were deleted, or never stored.
-    Gap(OutputStream, u64),
-    /// Bytes beyond the stored limit, told at the end.
-    Dropped(OutputStream, u64),
     /// All was written to the sink.
     End,
     /// The sink takes no more.
@@ -145,6 +142,10 @@ pub struct Wanted {
     pub only: Option<OutputStream>,
     /// Go on until the task has ended.
     pub follow: bool,
+    /// Only what was seen at or after this time.
+    pub since_ms: Option<u64>,
+    /// Each line with its time.
+    pub times: bool,
 }
 
 impl Wanted {
@@ -166,7 +167,6 @@ pub fn output_from(client: Arc<Client>, wanted: Wanted, tail: Option<Tail>, sink
         wanted,
         tail,
         sink,
-        events: events.clone(),
         next: Offsets::default(),
     };
     let task = tokio::spawn(async move {
@@ -207,13 +207,22 @@ impl Offsets {
     }
 }
 
+/// Says what of the output is not there.
+fn lack(task_id: i64, stream: OutputStream, bytes: u64, what: &str) -> String {
+    let name = if stream == OutputStream::Stderr {
+        "stderr"
+    } else {
+        "stdout"
+    };
+    format!("task {task_id}  {name}: {} {what}", text::size(bytes))
+}
+
 struct OutputReader {
     client: Arc<Client>,
     wanted: Wanted,
     /// Where to begin is still to be found.
     tail: Option<Tail>,
     sink: Sink,
-    events: mpsc::Sender<OutputEvent>,
     next: Offsets,
 }
 
@@ -253,10 +262,7 @@ impl OutputReader {
 
     /// Moves to the begin of the last lines.
     async fn seek(&mut self, tail: Tail) -> Result<(), Status> {
-        for (stream, stored) in [
-            (OutputStream::Stdout, tail.stdout_bytes),
-            (OutputStream::Stderr, tail.stderr_bytes),
-        ] {
+        for (stream, stored) in [(OutputStream::Stdout, tail.stdout), (OutputStream::Stderr, tail.stderr)] {
             if self.wanted.has(stream) {
                 let mut search = Search::new(tail.lines, stored);
                 while let Some(range) = search.next() {
@@ -276,6 +282,8 @@ impl OutputReader {
             offset: range.start,
             stderr_offset: 0,
             follow: false,
+            times: false,
+            since_ms: 0,
         };
         // A scheduler sends up to the end of the stream, as fast as it is read: leaving ends that.
         let mut answers = self.client.read_output_once(request).await?;
@@ -309,6 +317,8 @@ impl OutputReader {
             },
             stderr_offset: self.next.stderr,
             follow: self.wanted.follow,
+            times: self.wanted.times,
+            since_ms: self.wanted.since_ms.unwrap_or(0),
         };
         // The answer may begin with the first output only, hours later: there is no deadline here. A
         // scheduler that is gone is noticed by the keep-alive of the connection.
@@ -337,12 +347,19 @@ impl OutputReader {
         };
         let dropped = piece.dropped_bytes;
         let (data, missing) = self.next.take(stream, piece.offset, piece.data);
-        if missing > 0 {
-            let _ = self.events.send(OutputEvent::Gap(stream, missing)).await;
+        // What is before the time is not missing.
+        if piece.gap.is_some() && self.wanted.times {
+            self.sink.end_line(stream).await?;
         }
-        self.sink.write(stream, data).await?;
+        if missing > 0 && (self.wanted.since_ms.is_none() || piece.gap.is_some()) {
+            self.sink
+                .note(&lack(self.wanted.task_id, stream, missing, "are not stored here"));
+        }
+        let seen_at_ms = self.wanted.times.then_some(piece.seen_at_ms);
+        self.sink.write(stream, data, seen_at_ms).await?;
         if dropped > 0 {
-            let _ = self.events.send(OutputEvent::Dropped(stream, dropped)).await;
+            let what = "more were written than are stored";
+            self.sink.note(&lack(self.wanted.task_id, stream, dropped, what));
         }
         Ok(())
     }
@@ -352,8 +369,13 @@ impl OutputReader {
     /// brought nothing.
     async fn is_complete(&self, before: Offsets) -> Result<bool, Failure> {
         let task = self.client.get(self.wanted.task_id).await?;
-        let all = (!self.wanted.has(OutputStream::Stdout) || self.next.stdout >= task.stdout_bytes)
-            && (!self.wanted.has(OutputStream::Stderr) || self.next.stderr >= task.stderr_bytes);
+        let end = |bytes: u64, gap: Option<v1::OutputGap>| bytes + gap.map_or(0, |gap| gap.bytes);
+        let ends = Offsets {
+            stdout: end(task.stdout_bytes, task.stdout_gap),
+            stderr: end(task.stderr_bytes, task.stderr_gap),
+        };
+        let all = (!self.wanted.has(OutputStream::Stdout) || self.next.stdout >= ends.stdout)
+            && (!self.wanted.has(OutputStream::Stderr) || self.next.stderr >= ends.stderr);
         Ok(is_over(&task) && (all || self.next == before))
     }
 

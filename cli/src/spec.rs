@@ -11,6 +11,7 @@ use systole_proto::convert::spec_to_wire;
 use systole_proto::v1;
 use systole_shared::error::Code;
 use systole_shared::limits::{DURATION_MS_MAX, UMASK_DEFAULT};
+use systole_shared::task::output::OutputPolicy;
 use systole_shared::task::signal::SIGTERM;
 use systole_shared::task::trace::{TRACEPARENT, is_traceparent};
 use systole_shared::task::{Limits, Retry, TaskSpec, Terminal};
@@ -58,7 +59,7 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         (None, true) => Some(here()?),
         (None, false) => None,
     };
-    let (clocks, limits) = (&args.clocks, &args.limits);
+    let (clocks, limits, output) = (&args.clocks, &args.limits, &args.output);
     let spec = TaskSpec {
         command,
         name: args.name.clone().unwrap_or_default(),
@@ -83,6 +84,11 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
             core_bytes: limits.limit_core.unwrap_or(0),
             file_bytes: limits.limit_file,
             nice: limits.nice,
+        },
+        output: OutputPolicy {
+            max_bytes: output.output_max,
+            on_limit: output.output_on_limit.unwrap_or_default(),
+            keep_ms: output.output_keep.map(millis),
         },
         umask: limits.umask.unwrap_or(UMASK_DEFAULT),
         user: limits.user.clone(),

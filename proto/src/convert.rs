@@ -9,6 +9,7 @@ use systole_shared::id::Target;
 use systole_shared::limits::{DURATION_MS_MAX, MESSAGE_CHARS_MAX, UMASK_DEFAULT};
 use systole_shared::policy::lane::Labels;
 use systole_shared::task::detail::{EndDetail, SignalSent, Usage};
+use systole_shared::task::output::{OnLimit, OutputPolicy};
 use systole_shared::task::signal::SIGTERM;
 use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 use systole_shared::task::{Limits, Outcome, OutcomeKind, Retry, TaskSpec, TaskState, Terminal};
@@ -61,7 +62,7 @@ same_words!(
     StoppedBy,
     stopper_to_wire,
     stopper_from_wire,
-    [Reset, Timeout, Fence, Drain, Silence, RunnerRestart]
+    [Reset, Timeout, Fence, Drain, Silence, RunnerRestart, OutputLimit]
 );
 same_words!(
     OnDisconnect,
@@ -76,6 +77,13 @@ same_words!(
     on_runner_restart_to_wire,
     on_runner_restart_from_wire,
     [Adopt, Kill]
+);
+same_words!(
+    OnLimit,
+    OnOutputLimit,
+    on_limit_to_wire,
+    on_limit_from_wire,
+    [Truncate, Kill]
 );
 
 /// A policy; not set means its default. A value of a later version is refused: what it asks for would not be done.
@@ -165,6 +173,28 @@ fn limits_to_wire(limits: &Limits) -> Option<v1::Limits> {
     })
 }
 
+fn output_from_wire(output: v1::OutputPolicy) -> Result<OutputPolicy, Invalid> {
+    Ok(OutputPolicy {
+        max_bytes: (output.max_bytes != 0).then_some(output.max_bytes),
+        on_limit: policy(
+            output.on_limit,
+            on_limit_from_wire,
+            "output.on_limit",
+            "truncate nor kill",
+        )?,
+        keep_ms: some_ms(output.keep_ms),
+    })
+}
+
+/// Not set where all is as it is without.
+fn output_to_wire(output: &OutputPolicy) -> Option<v1::OutputPolicy> {
+    (*output != OutputPolicy::default()).then(|| v1::OutputPolicy {
+        max_bytes: output.max_bytes.unwrap_or(0),
+        on_limit: on_limit_to_wire(output.on_limit).into(),
+        keep_ms: output.keep_ms.unwrap_or(0),
+    })
+}
+
 /// Structure only; [`TaskSpec::validate`] checks the values.
 pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
     let target = match (some_text(spec.target_host), spec.target_slot) {
@@ -212,6 +242,7 @@ pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
             "adopt nor kill",
         )?,
         limits: spec.limits.map(limits_from_wire).unwrap_or_default(),
+        output: output_from_wire(spec.output.unwrap_or_default())?,
         umask: spec.umask.unwrap_or(UMASK_DEFAULT),
         user: some_text(spec.user),
         group: some_text(spec.group),
@@ -274,6 +305,7 @@ pub fn spec_to_wire(spec: &TaskSpec) -> v1::TaskSpec {
         start_timeout_ms: spec.start_timeout_ms.unwrap_or(0),
         silence_timeout_ms: spec.silence_timeout_ms.unwrap_or(0),
         limits: limits_to_wire(&spec.limits),
+        output: output_to_wire(&spec.output),
         umask: (spec.umask != UMASK_DEFAULT).then_some(spec.umask),
         user: spec.user.clone().unwrap_or_default(),
         group: spec.group.clone().unwrap_or_default(),
@@ -427,6 +459,11 @@ mod tests {
                 core_bytes: 1,
                 file_bytes: Some(2),
                 nice: Some(0),
+            },
+            output: OutputPolicy {
+                max_bytes: Some(1 << 20),
+                on_limit: OnLimit::Kill,
+                keep_ms: Some(7),
             },
             umask: 0,
             user: Some("ann".into()),

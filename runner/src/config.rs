@@ -40,7 +40,12 @@ pub struct RunnerConfig {
     pub adopt_window: Duration,
     /// The file with this host's policy; without it the default one, if it exists.
     pub policy: Option<PathBuf>,
+    /// Bytes of each stream of a task that stay on disk; default 1 GiB.
+    pub output_file_max: u64,
 }
+
+/// Default of [`RunnerConfig::output_file_max`].
+pub const OUTPUT_FILE_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Default of [`RunnerConfig::adopt_window`].
 pub const ADOPT_WINDOW: Duration = Duration::from_secs(15 * 60);
@@ -107,6 +112,7 @@ pub(crate) mod tests {
             drain_wait: Duration::ZERO,
             adopt_window: ADOPT_WINDOW,
             policy: None,
+            output_file_max: OUTPUT_FILE_MAX,
         }
     }
 

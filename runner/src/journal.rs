@@ -23,6 +23,7 @@ use std::sync::mpsc;
 use std::time::{Duration, UNIX_EPOCH};
 use systole_proto::{convert, v1};
 use systole_shared::heartbeat::end::StoppedBy;
+use systole_shared::limits::OUTPUT_MAX_BYTES_DEFAULT;
 use systole_shared::task::OutcomeKind;
 use systole_shared::task::detail::EndDetail;
 
@@ -61,6 +62,13 @@ pub struct Begin {
     /// Its fresh directory is kept when it is over.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_workdir: bool,
+    /// Bytes of each stream that schedulers store.
+    #[serde(default = "default_output_max")]
+    pub output_max: u64,
+}
+
+fn default_output_max() -> u64 {
+    OUTPUT_MAX_BYTES_DEFAULT
 }
 
 /// Written after the fork.
@@ -86,6 +94,8 @@ pub struct Ended {
     pub stopped_by: Option<StoppedBy>,
     pub stdout_bytes: u64,
     pub stderr_bytes: u64,
+    #[serde(default = "default_output_max")]
+    pub output_max: u64,
     #[serde(default)]
     pub detail: EndDetail,
 }
@@ -107,6 +117,7 @@ impl Ended {
             stopped_by: None,
             stdout_bytes: 0,
             stderr_bytes: 0,
+            output_max: begin.output_max,
             detail: EndDetail::default(),
         }
     }
@@ -484,6 +495,7 @@ pub(crate) mod tests {
             attempt: 1,
             begun_at_ms: 1,
             keep_workdir: false,
+            output_max: OUTPUT_MAX_BYTES_DEFAULT,
         }
     }
 

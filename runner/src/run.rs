@@ -35,6 +35,7 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         drain_wait: config.drain_wait,
         adopt_window: config.adopt_window,
         policy: config.policy.clone(),
+        output_file_max: config.output_file_max,
     };
     let (warden, pumps, greeting) = Client::connect(plan, config.warden.clone(), home.start_no).await?;
     tracing::info!(

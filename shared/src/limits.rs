@@ -92,8 +92,12 @@ pub const OUTPUT_IN_BEAT_BYTES_MAX: usize = 16 * 1024;
 pub const OUTPUT_CHUNK_BYTES_MAX: usize = 256 * 1024;
 /// Pieces of output of one upload.
 pub const OUTPUT_CHUNKS_PER_UPLOAD_MAX: usize = 16;
-/// Stored output of one stream of one task.
-pub const OUTPUT_STREAM_BYTES_MAX: u64 = 8 * 1024 * 1024;
+/// Stored output of each stream of a task that does not say otherwise.
+pub const OUTPUT_MAX_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
+/// The least that a task may ask for; what rides on a beat with its result is never more.
+pub const OUTPUT_MAX_BYTES_MIN: u64 = 16 * 1024;
+/// The most that a task may ask for.
+pub const OUTPUT_MAX_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Longest time a beat may be parked, ms.
 pub const PARK_MS_MAX: u64 = 60_000;
 /// A heartbeat message (its results and their output included).

@@ -5,7 +5,9 @@ use super::value::{SlotLabel, duration, host, label, slot_label, word};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
+use systole_runner::warden::flood::FILE_BYTES_MIN;
 use systole_shared::limits::SLOTS_MAX;
+use systole_shared::task::limits::parse_bytes;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -72,6 +74,16 @@ pub struct WardenTimes {
     /// How long tasks may run on when they are to be ended
     #[arg(long, value_name = "D", default_value = "0s", value_parser = duration)]
     pub drain_wait: Duration,
+    /// How much of each stream of a task stays on disk, at least 16M; a longer one loses its middle
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = file_size)]
+    pub output_file_max: u64,
+}
+
+fn file_size(text: &str) -> Result<u64, String> {
+    match parse_bytes(text)? {
+        bytes if bytes < FILE_BYTES_MIN => Err(format!("{text} is less than 16M")),
+        bytes => Ok(bytes),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 use systole_shared::id::Target;
 use systole_shared::task::limits::parse_bytes;
+use systole_shared::task::output::OnLimit;
 use systole_shared::task::signal::parse_signal;
 use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 
@@ -98,6 +99,22 @@ pub struct TaskArgs {
     pub clocks: ClockArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// How much of each stream is stored, 16K to 256M; of a longer one its head and its tail [default: 8M]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
+    pub output_max: Option<u64>,
+    /// When a stream gets longer: truncate goes on, kill ends the program and the task fails [default: truncate]
+    #[arg(long, value_name = "truncate|kill", hide_possible_values = true, value_parser = one_of(OnLimit::ALL, OnLimit::name))]
+    pub output_on_limit: Option<OnLimit>,
+    /// Keep the stored output this long after the end, and the task at least as long [default: as long as the task]
+    #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = positive_duration)]
+    pub output_keep: Option<Duration>,
 }
 
 #[derive(Debug, Args)]

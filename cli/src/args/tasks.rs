@@ -1,6 +1,6 @@
 //! `ls`, `show`, `logs`, `wait` and `cancel`: tasks that exist.
 
-use super::value::{count, duration, lines, reason, state, target, task_id, time, word};
+use super::value::{count, duration, lines, reason, since, state, target, task_id, time, word};
 use clap::Args;
 use std::time::Duration;
 use systole_shared::id::Target;
@@ -55,6 +55,12 @@ The program's stdout goes to stdout and its stderr to stderr; --stderr writes it
 stdout. --tail counts the lines of each stream for itself; a last line without a newline is one
 too. With --follow it begins with those lines and goes on.
 
+A runner looks at the output of its tasks five times a second, and when they end: so exact are the times of
+--timestamps and --since. They are UTC, by the clock of the database; `-` is not known.
+
+Of a stream that is longer than the task's --output-max, head and tail are stored; a line on stderr says at its
+place how much is missing between.
+
 On a terminal, control characters other than newline, tab and carriage return are shown (`^[`,
 `^G`, `\\x9b`), not obeyed; colours pass, and bytes that are no text become U+FFFD. Through a pipe or
 into a file every byte is as the program wrote it.")]
@@ -68,6 +74,12 @@ pub struct LogsArgs {
     /// Only the last N lines of what is stored
     #[arg(short = 'n', long, value_name = "N", value_parser = lines, allow_negative_numbers = true)]
     pub tail: Option<u64>,
+    /// Only what was written since this time, or within this last while, such as 10m
+    #[arg(long, value_name = "TIME|D", value_parser = since, allow_hyphen_values = true, conflicts_with = "tail")]
+    pub since: Option<i64>,
+    /// Each line with the time when the runner saw it
+    #[arg(short, long)]
+    pub timestamps: bool,
     /// Only what the program wrote to stderr (written to stdout)
     #[arg(long)]
     pub stderr: bool,

@@ -97,6 +97,14 @@ pub(super) fn time(text: &str) -> Result<i64, String> {
     parse_time(text, now_ms())
 }
 
+/// A time; a duration is that long ago.
+pub(super) fn since(text: &str) -> Result<i64, String> {
+    match parse_duration(text) {
+        Ok(ms) => Ok(now_ms().saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX)).max(1)),
+        Err(_) => time(text),
+    }
+}
+
 /// Bytes with a unit: `512MiB`, `10GiB`. A bare number is refused, as with durations.
 pub(super) fn size(text: &str) -> Result<u64, String> {
     let bad = || format!("{text:?} is not a size; write for example 512MiB or 10GiB");

@@ -7,10 +7,9 @@ use crate::failure::Failure;
 use crate::follow::{self, OutputEvent, Tail, Wanted};
 use crate::output::notes::Notes;
 use crate::output::sink::{Place, Sink};
-use crate::output::{self, Output, text};
+use crate::output::{self, Output};
 use std::sync::Arc;
 use systole_proto::v1::OutputStream;
-use systole_shared::limits::OUTPUT_STREAM_BYTES_MAX;
 
 pub async fn run(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
@@ -33,47 +32,15 @@ pub async fn run(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
         task_id: args.task,
         only,
         follow: args.follow,
+        since_ms: args.since.map(systole_proto::convert::time_to_wire),
+        times: args.timestamps,
     };
-    let tail = args.tail.map(|lines| Tail {
-        lines,
-        stdout_bytes: task.stdout_bytes,
-        stderr_bytes: task.stderr_bytes,
-    });
+    let tail = args.tail.map(|lines| Tail::of(&task, lines));
     let mut follower = follow::output_from(client, wanted, tail, sink);
-    while let Some(event) = follower.events.recv().await {
-        match event {
-            OutputEvent::End => return Ok(exit_code::OK),
-            OutputEvent::Closed(error) => output::give_up(&error),
-            OutputEvent::Failed(failure) => return Err(failure),
-            other => lack(&other, args.task, &notes),
-        }
+    match follower.events.recv().await {
+        Some(OutputEvent::Closed(error)) => output::give_up(&error),
+        Some(OutputEvent::Failed(failure)) => return Err(failure),
+        Some(OutputEvent::End) | None => {}
     }
     Ok(exit_code::OK)
-}
-
-/// Says what of the output is not there.
-pub fn lack(event: &OutputEvent, task_id: i64, notes: &Notes) {
-    let name = |stream: &OutputStream| {
-        if *stream == OutputStream::Stderr {
-            "stderr"
-        } else {
-            "stdout"
-        }
-    };
-    match event {
-        OutputEvent::Gap(stream, bytes) => {
-            notes.line(&format!(
-                "task {task_id}  {}: {} are missing here",
-                name(stream),
-                text::size(*bytes)
-            ));
-        }
-        OutputEvent::Dropped(stream, bytes) => notes.line(&format!(
-            "task {task_id}  {}: {} more were written than the {} that are stored",
-            name(stream),
-            text::size(*bytes),
-            text::size(OUTPUT_STREAM_BYTES_MAX)
-        )),
-        OutputEvent::End | OutputEvent::Closed(_) | OutputEvent::Failed(_) => {}
-    }
 }

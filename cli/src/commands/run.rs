@@ -3,7 +3,6 @@
 //! Three things go on at once: the states of the chain, the output of its current member, and Ctrl-C.
 //! They are told apart from each other in [`Run`]; `follow` hides broken connections from it.
 
-use super::logs::lack;
 use super::now_ms;
 use crate::args::{Format, Global, TaskArgs};
 use crate::client::Client;
@@ -225,6 +224,8 @@ impl Run {
             task_id: self.current,
             only: None,
             follow: true,
+            since_ms: None,
+            times: false,
         };
         follow::output(Arc::clone(&self.client), wanted, sink)
     }
@@ -269,7 +270,6 @@ impl Run {
                 output::give_up(&error);
             }
             OutputEvent::Failed(failure) => return Err(self.no_verdict(failure)),
-            other => lack(&other, self.current, &self.notes),
         }
         Ok(())
     }

@@ -39,6 +39,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         drain_wait: args.warden.drain_wait,
         adopt_window: args.warden.adopt_window,
         policy,
+        output_file_max: args.warden.output_file_max,
         data_dir,
     };
     paths::make_private_dir(&config.data_dir, "--data-dir")?;
@@ -90,6 +91,7 @@ pub fn own_warden(times: &WardenTimes, policy: Option<&Path>) -> Origin {
         "--leave-when-idle".to_owned(),
         format!("--adopt-window={}", ms(times.adopt_window)),
         format!("--drain-wait={}", ms(times.drain_wait)),
+        format!("--output-file-max={}", times.output_file_max),
     ];
     if let Some(policy) = policy {
         arguments.push(format!("--policy={}", policy.display()));

@@ -51,9 +51,9 @@ fn describe(task: &v1::Task, now: u64, colored: bool) -> String {
         what(&mut sheet, spec);
     }
     history(&mut sheet, task, now);
-    let stdout = (task.stdout_bytes, task.stdout_dropped_bytes);
-    let stderr = (task.stderr_bytes, task.stderr_dropped_bytes);
-    if stdout != (0, 0) || stderr != (0, 0) {
+    let stdout = (task.stdout_bytes, task.stdout_dropped_bytes, task.stdout_gap);
+    let stderr = (task.stderr_bytes, task.stderr_dropped_bytes, task.stderr_gap);
+    if stdout != (0, 0, None) || stderr != (0, 0, None) {
         let (stdout, stderr) = (stored(stdout), stored(stderr));
         sheet.add(
             "output",
@@ -84,13 +84,23 @@ fn describe(task: &v1::Task, now: u64, colored: bool) -> String {
     sheet.0
 }
 
-/// The size of a stream's stored bytes, and of those that are not stored.
-fn stored((bytes, dropped): (u64, u64)) -> String {
+/// The size of a stream's stored bytes, and of those that are not stored: in a gap, or beyond the last stored one.
+fn stored((bytes, dropped, gap): (u64, u64, Option<v1::OutputGap>)) -> String {
     let size = text::size(bytes);
-    if dropped == 0 {
+    let left_out = gap.map_or(0, |gap| gap.bytes);
+    let mut lacks = Vec::new();
+    if let Some(gap) = gap {
+        let (missing, after) = (text::size(gap.bytes), text::size(gap.offset));
+        lacks.push(format!("without {missing} after the first {after}"));
+    }
+    if dropped > left_out {
+        let more = text::size(dropped - left_out);
+        lacks.push(format!("{more} more were written than are stored"));
+    }
+    if lacks.is_empty() {
         size
     } else {
-        format!("{size} ({} more were written than are stored)", text::size(dropped))
+        format!("{size} ({})", lacks.join("; "))
     }
 }
 
@@ -115,6 +125,7 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
         sheet.add("delay", exact_duration(spec.delay_ms));
     }
     clocks(sheet, spec);
+    output_policy(sheet, spec);
     confined(sheet, spec);
     sheet.add("dir", if spec.dir.is_empty() { "a fresh one" } else { &spec.dir });
     for var in &spec.env {
@@ -131,6 +142,22 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
             ),
         );
     }
+}
+
+/// What becomes of the output, where that is not as usual.
+fn output_policy(sheet: &mut Sheet, spec: &v1::TaskSpec) {
+    let Some(output) = &spec.output else { return };
+    let mut said = Vec::new();
+    if output.max_bytes != 0 {
+        said.push(format!("{} of each stream", exact_bytes(output.max_bytes)));
+    }
+    if output.on_limit() == v1::OnOutputLimit::Kill {
+        said.push("ended when it writes more".into());
+    }
+    if output.keep_ms != 0 {
+        said.push(format!("kept for {}", exact_duration(output.keep_ms)));
+    }
+    sheet.add("stored", said.join(", "));
 }
 
 /// Timeouts, and how the command is ended where that is not as usual.
@@ -269,6 +296,15 @@ mod tests {
         let line =
             "  output     stdout 8.0 MiB (11 MiB more were written than are stored), stderr 0 B: systole logs 12\n";
         assert!(text.contains(line), "{text}");
+        task.stdout_gap = Some(v1::OutputGap {
+            offset: 4 << 20,
+            bytes: 11 << 20,
+        });
+        let text = describe(&task, 0, false);
+        let line =
+            "  output     stdout 8.0 MiB (without 11 MiB after the first 4.0 MiB), stderr 0 B: systole logs 12\n";
+        assert!(text.contains(line), "{text}");
+        task.stdout_gap = None;
         task.stdout_dropped_bytes = 0;
         assert!(describe(&task, 0, false).contains("stdout 8.0 MiB, stderr 0 B: "));
     }

@@ -69,6 +69,7 @@ impl Plan {
         let times = WardenTimes {
             adopt_window: systole_runner::config::ADOPT_WINDOW,
             drain_wait: std::time::Duration::ZERO,
+            output_file_max: systole_runner::config::OUTPUT_FILE_MAX,
         };
         Ok(RunnerConfig {
             urls: vec![local_url(running.addr)],
@@ -85,6 +86,7 @@ impl Plan {
             drain_wait: times.drain_wait,
             adopt_window: times.adopt_window,
             policy: self.policy,
+            output_file_max: times.output_file_max,
         })
     }
 }

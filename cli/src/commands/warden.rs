@@ -20,6 +20,7 @@ pub fn run(global: &Global, args: &WardenArgs) -> Result<u8, Failure> {
         drain_wait: args.times.drain_wait,
         adopt_window: args.times.adopt_window,
         policy: args.policy.absolute(),
+        output_file_max: args.times.output_file_max,
     };
     warden::run(plan).map_err(failure)?;
     Ok(exit_code::OK)

@@ -2,6 +2,7 @@
 //! that a few lines of a long output cost little. Knows bytes and offsets, not connections.
 
 use std::ops::Range;
+use systole_proto::v1;
 
 /// Most questions are about a screen or two.
 const PIECE_FIRST_BYTES: u64 = 64 * 1024;
@@ -13,8 +14,35 @@ const PIECE_BYTES_MAX: u64 = 1024 * 1024;
 pub struct Tail {
     /// Of each stream.
     pub lines: u64,
-    pub stdout_bytes: u64,
-    pub stderr_bytes: u64,
+    pub stdout: Stretch,
+    pub stderr: Stretch,
+}
+
+/// The last bytes of a stream that are stored without a gap.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stretch {
+    /// Where a reader who wants all of it begins: before the gap, so that he is told of it.
+    pub from: u64,
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Tail {
+    pub fn of(task: &v1::Task, lines: u64) -> Self {
+        let stretch = |bytes: u64, gap: Option<v1::OutputGap>| {
+            let gap = gap.unwrap_or_default();
+            Stretch {
+                from: gap.offset,
+                start: gap.offset + gap.bytes,
+                end: bytes + gap.bytes,
+            }
+        };
+        Self {
+            lines,
+            stdout: stretch(task.stdout_bytes, task.stdout_gap),
+            stderr: stretch(task.stderr_bytes, task.stderr_gap),
+        }
+    }
 }
 
 /// A search in one stream. A line ends with a newline; the last one also without.
@@ -26,29 +54,32 @@ pub struct Search {
     end: u64,
     /// Where the lines begin, as far as it is known.
     begin: u64,
+    /// There is nothing to look at before this byte.
+    start: u64,
     piece_bytes: u64,
 }
 
 impl Search {
-    /// For the last `lines` of the first `stored` bytes.
-    pub fn new(lines: u64, stored: u64) -> Self {
+    /// For the last `lines` of what is stored.
+    pub fn new(lines: u64, stored: Stretch) -> Self {
         let (end, begin) = if lines == 0 {
-            (0, stored)
+            (0, stored.end)
         } else {
             // The last byte begins no line: a newline there is the end of the last one.
-            (stored.saturating_sub(1), 0)
+            (stored.end.saturating_sub(1), stored.from)
         };
         Self {
             lines,
             end,
             begin,
+            start: stored.start,
             piece_bytes: PIECE_FIRST_BYTES,
         }
     }
 
     /// The bytes to look at next; `None`: the search is over.
     pub fn next(&self) -> Option<Range<u64>> {
-        (self.end > 0).then(|| self.end.saturating_sub(self.piece_bytes)..self.end)
+        (self.end > self.start).then(|| self.end.saturating_sub(self.piece_bytes).max(self.start)..self.end)
     }
 
     /// Looks at the bytes of [`Self::next`]. `None`: they are not stored any more.
@@ -82,10 +113,36 @@ impl Search {
 mod tests {
     use super::*;
 
+    fn whole(end: u64) -> Stretch {
+        Stretch {
+            end,
+            ..Stretch::default()
+        }
+    }
+
+    #[test]
+    fn lines_are_looked_for_up_to_the_gap_and_if_there_are_too_few_the_gap_is_told() {
+        let stored = b"head\n.......tail\nend\n";
+        let stretch = Stretch {
+            from: 5,
+            start: 12,
+            end: 21,
+        };
+        for (lines, begin) in [(1, 17), (2, 5), (9, 5), (0, 21)] {
+            let mut search = Search::new(lines, stretch);
+            while let Some(range) = search.next() {
+                assert!(range.start >= 12, "{range:?}");
+                let at = |offset: u64| usize::try_from(offset).expect("small");
+                search.look(Some(&stored[at(range.start)..at(range.end)]));
+            }
+            assert_eq!(search.begin(), begin, "{lines}");
+        }
+    }
+
     /// The last lines, and the bytes that were looked at.
     fn tail(lines: u64, stored: &[u8]) -> (&[u8], u64) {
         let at = |offset: u64| usize::try_from(offset).expect("small");
-        let mut search = Search::new(lines, stored.len() as u64);
+        let mut search = Search::new(lines, whole(stored.len() as u64));
         let mut looked = 0;
         while let Some(range) = search.next() {
             let length = range.end - range.start;
@@ -149,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_not_stored_any_more_ends_the_search() {
-        let mut search = Search::new(3, 100_001);
+        let mut search = Search::new(3, whole(100_001));
         search.look(Some(&vec![b'x'; 65_536]));
         search.look(None);
         assert_eq!((search.next(), search.begin()), (None, 100_000 - 65_536));

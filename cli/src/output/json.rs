@@ -10,7 +10,7 @@ use super::facts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use systole_proto::v1;
-use systole_shared::limits::UMASK_DEFAULT;
+use systole_shared::limits::{OUTPUT_MAX_BYTES_DEFAULT, UMASK_DEFAULT};
 use systole_shared::task::signal::SIGTERM;
 use systole_shared::time::format_utc;
 
@@ -82,6 +82,33 @@ pub struct Task {
     /// Written by the command beyond what is stored.
     pub stdout_dropped_bytes: u64,
     pub stderr_dropped_bytes: u64,
+    /// Null: no stored bytes follow on what is not stored.
+    pub stdout_gap: Option<Gap>,
+    pub stderr_gap: Option<Gap>,
+}
+
+/// Bytes that are not stored although later ones are.
+#[derive(Debug, Serialize)]
+pub struct Gap {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+impl From<&v1::OutputGap> for Gap {
+    fn from(gap: &v1::OutputGap) -> Self {
+        Self {
+            offset: gap.offset,
+            bytes: gap.bytes,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+pub struct OutputPolicy {
+    pub max_bytes: u64,
+    pub on_limit: String,
+    /// Null: as long as the task.
+    pub keep_ms: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -108,6 +135,7 @@ pub struct Spec {
     pub on_disconnect: String,
     pub on_runner_restart: String,
     pub limits: Limits,
+    pub output: OutputPolicy,
     /// Octal digits.
     pub umask: String,
     /// Null: the runner's own.
@@ -345,6 +373,8 @@ impl From<&v1::Task> for Task {
             stderr_bytes: task.stderr_bytes,
             stdout_dropped_bytes: task.stdout_dropped_bytes,
             stderr_dropped_bytes: task.stderr_dropped_bytes,
+            stdout_gap: task.stdout_gap.as_ref().map(Gap::from),
+            stderr_gap: task.stderr_gap.as_ref().map(Gap::from),
         }
     }
 }
@@ -353,6 +383,7 @@ impl From<&v1::TaskSpec> for Spec {
     fn from(spec: &v1::TaskSpec) -> Self {
         let retry = spec.retry.unwrap_or_default();
         let limits = spec.limits.unwrap_or_default();
+        let output = spec.output.unwrap_or_default();
         Self {
             command: spec.command.clone(),
             name: spec.name.clone(),
@@ -383,6 +414,11 @@ impl From<&v1::TaskSpec> for Spec {
                 core_bytes: limits.core_bytes,
                 file_bytes: (limits.file_bytes != 0).then_some(limits.file_bytes),
                 nice: limits.nice,
+            },
+            output: OutputPolicy {
+                max_bytes: span(output.max_bytes).unwrap_or(OUTPUT_MAX_BYTES_DEFAULT),
+                on_limit: super::text::on_output_limit(output.on_limit),
+                keep_ms: span(output.keep_ms),
             },
             umask: format!("{:03o}", spec.umask.unwrap_or(UMASK_DEFAULT)),
             user: text(&spec.user),
@@ -663,8 +699,10 @@ mod tests {
                 "state",
                 "stderr_bytes",
                 "stderr_dropped_bytes",
+                "stderr_gap",
                 "stdout_bytes",
                 "stdout_dropped_bytes",
+                "stdout_gap",
                 "submit_reason",
                 "submitted_by",
                 "waiting_for"

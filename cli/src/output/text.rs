@@ -199,6 +199,15 @@ pub fn on_runner_restart(spec: &v1::TaskSpec) -> String {
     }
 }
 
+/// As [`on_disconnect`].
+pub fn on_output_limit(number: i32) -> String {
+    match v1::OnOutputLimit::try_from(number) {
+        Ok(v1::OnOutputLimit::Unspecified | v1::OnOutputLimit::Truncate) => "truncate".into(),
+        Ok(v1::OnOutputLimit::Kill) => "kill".into(),
+        Err(_) => number.to_string(),
+    }
+}
+
 /// Why it waits, or how it ended: the last column of `ls`.
 pub fn why_or_outcome(task: &v1::Task) -> String {
     let mut text = match state_from_wire(task.state) {

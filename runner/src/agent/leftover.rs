@@ -98,7 +98,7 @@ pub async fn readopt(context: &Context, recovered: Vec<Ended>) -> VecDeque<Unack
     let by = Instant::now() + OUTPUT_FIRST;
     let mut results = VecDeque::new();
     for ended in recovered {
-        let mut upload = context.upload(ended.task_id);
+        let mut upload = context.upload(ended.task_id, ended.output_max);
         let sizes = [ended.stdout_bytes, ended.stderr_bytes];
         let output = small_rest(&upload, sizes);
         let mut sending = None;

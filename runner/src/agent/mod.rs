@@ -29,7 +29,7 @@ use std::time::Duration;
 use systole_proto::{convert, v1};
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::heartbeat::react::{Action, Command, acceptable, react};
-use systole_shared::limits::{PARK_MS_MAX, RESULTS_PER_BEAT_MAX};
+use systole_shared::limits::{OUTPUT_MAX_BYTES_DEFAULT, PARK_MS_MAX, RESULTS_PER_BEAT_MAX};
 use systole_shared::policy::fence::{fence_after_ms, kill_grace_max_ms};
 use systole_shared::task::spec::OnDisconnect;
 use systole_shared::task::{OutcomeKind, TaskSpec};
@@ -68,13 +68,14 @@ pub struct Context {
 }
 
 impl Context {
-    fn upload(&self, task_id: i64) -> Upload {
+    fn upload(&self, task_id: i64, output_max: u64) -> Upload {
         Upload::new(
             Arc::clone(&self.link),
             self.config.host.clone(),
             self.fixed.instance_id.clone(),
             task_id,
             crate::journal::task_dir(&self.config.data_dir, task_id),
+            output_max,
         )
     }
 }
@@ -180,7 +181,9 @@ impl Agent {
                 live.is_starting = false;
                 live.is_stopping = found.stopping;
                 live.fenced = found.fenced;
-                live.follower = Some(Follower::start(self.context.upload(live.begin.task_id)));
+                live.follower = Some(Follower::start(
+                    self.context.upload(live.begin.task_id, live.begin.output_max),
+                ));
                 Some(live)
             }
             // Its end is known, and its output on the way.
@@ -312,7 +315,7 @@ impl Agent {
         if let Some(live) = self.held.live.as_mut().filter(|live| live.begin.task_id == task_id) {
             live.is_starting = false;
             if live.follower.is_none() {
-                live.follower = Some(Follower::start(self.context.upload(task_id)));
+                live.follower = Some(Follower::start(self.context.upload(task_id, live.begin.output_max)));
             }
         }
     }
@@ -344,7 +347,7 @@ impl Agent {
                 slot = self.slot,
                 "the end of a task that was not expected here"
             );
-            let upload = self.context.upload(task_id);
+            let upload = self.context.upload(task_id, ended.output_max);
             let output = deliver::small_rest(&upload, [ended.stdout_bytes, ended.stderr_bytes]);
             let sending = (output.is_empty() && !is_silent(&ended)).then(|| tokio::spawn(upload.finish()));
             self.held.results.push_back(Unacknowledged { ended, output, sending });
@@ -365,7 +368,7 @@ impl Agent {
             }));
             return;
         }
-        let upload = self.context.upload(task_id);
+        let upload = self.context.upload(task_id, ended.output_max);
         if follower.is_none() {
             let sizes = [ended.stdout_bytes, ended.stderr_bytes];
             let output = deliver::small_rest(&upload, sizes);
@@ -666,6 +669,7 @@ impl Agent {
             attempt,
             begun_at_ms: crate::journal::now_ms(),
             keep_workdir: spec.is_some_and(|spec| spec.keep_workdir),
+            output_max: spec.map_or(OUTPUT_MAX_BYTES_DEFAULT, |spec| spec.output.max_bytes()),
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod confine;
 pub mod env_file;
 pub mod fork;
+mod marks;
 pub mod output;
 pub mod prepare;
 pub mod refusal;

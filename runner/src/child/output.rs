@@ -1,6 +1,10 @@
 //! Output on its way to the schedulers. The child writes its two files itself; this reads them and
 //! sends what is new, from the offset that the scheduler names. Never in the way of a beat: it runs on its own.
+//!
+//! Which bytes are sent is decided by [`next_piece`]: all of a stream within its limit; of a longer one its head, then
+//! what is new while the child runs, and the tail once it has ended.
 
+use super::marks::Marks;
 use crate::backoff::Backoff;
 use crate::journal::{STDERR, STDOUT};
 use crate::link::{Link, Trouble};
@@ -9,14 +13,16 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use systole_proto::v1;
 use systole_shared::error::{Code, Kind};
-use systole_shared::limits::{OUTPUT_CHUNK_BYTES_MAX, OUTPUT_STREAM_BYTES_MAX};
+use systole_shared::task::output::{Stored, missing_bytes, next_piece, place};
 use tokio_util::sync::CancellationToken;
 
 /// How often a running child's files are looked at.
 pub const INTERVAL: Duration = Duration::from_millis(200);
+/// The same while the child writes more than can be sent: nobody reads that live.
+const INTERVAL_IN_FLOOD: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Pieces of each stream in one call: 1 MiB of each, 2 MiB together, as the contract allows.
 const CHUNKS_PER_STREAM: usize = 4;
@@ -46,45 +52,123 @@ pub struct Upload {
     instance_id: String,
     task_id: i64,
     dir: PathBuf,
-    offset: [u64; 2],
-    /// Full, or refused for good.
+    /// Stored bytes of each stream.
+    max: u64,
+    /// As the scheduler said last.
+    stored: [Stored; 2],
+    marks: [Marks; 2],
+    /// Refused for good.
     done: [bool; 2],
+    /// The child has ended: the files grow no more.
+    ended: bool,
+    /// The last look found more than can be sent.
+    in_flood: bool,
 }
 
 impl Upload {
-    pub fn new(link: Arc<Link>, host: String, instance_id: String, task_id: i64, dir: PathBuf) -> Self {
+    pub fn new(link: Arc<Link>, host: String, instance_id: String, task_id: i64, dir: PathBuf, max: u64) -> Self {
         Self {
             link,
             host,
             instance_id,
             task_id,
             dir,
-            offset: [0; 2],
+            max,
+            stored: [Stored::default(); 2],
+            marks: Default::default(),
             done: [false; 2],
+            ended: false,
+            in_flood: false,
         }
     }
 
-    /// Bytes that are still to be stored when the streams are this long.
+    /// From here on the tail is sent too.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Bytes that are still to be stored when the streams have ended with these sizes.
     pub fn rest(&self, sizes: [u64; 2]) -> u64 {
-        (0..2).map(|i| self.rest_of(i, sizes[i])).sum()
-    }
-
-    fn rest_of(&self, index: usize, size: u64) -> u64 {
-        if self.done[index] {
-            return 0;
-        }
-        size.min(OUTPUT_STREAM_BYTES_MAX).saturating_sub(self.offset[index])
+        (0..2)
+            .filter(|&index| !self.done[index])
+            .map(|index| missing_bytes(self.stored[index], self.max, sizes[index]))
+            .sum()
     }
 
     /// The rest as pieces that ride on the beat of the result. Blocking; for a small rest only.
     pub fn small_rest(&self, sizes: [u64; 2]) -> io::Result<Vec<v1::OutputChunk>> {
-        read_chunks(&self.dir, self.task_id, self.offset, self.done, sizes)
+        let mut whole = self.clone();
+        whole.end();
+        whole.read_chunks(sizes)
+    }
+
+    /// One call's worth of what is to be sent next.
+    fn read_chunks(&self, sizes: [u64; 2]) -> io::Result<Vec<v1::OutputChunk>> {
+        let mut chunks = Vec::new();
+        for (index, (stream, name)) in STREAMS.into_iter().enumerate() {
+            if self.done[index] {
+                continue;
+            }
+            let mut file = None;
+            // As it will be when these pieces are stored.
+            let mut stored = self.stored[index];
+            for _ in 0..CHUNKS_PER_STREAM {
+                let Some(mut piece) = next_piece(stored, self.max, sizes[index], self.ended) else {
+                    break;
+                };
+                // A piece has one time. One that is filled in before the tail must join it, so that it has the latest.
+                let seen = self.marks[index].of(if piece.end > stored.end {
+                    piece.start
+                } else {
+                    piece.end - 1
+                });
+                if let Some((_, mark)) = seen
+                    && piece.end > stored.end
+                {
+                    piece.end = piece.end.min(mark);
+                }
+                let file = match &mut file {
+                    Some(file) => file,
+                    none => none.insert(File::open(self.dir.join(name))?),
+                };
+                let mut data = vec![0; usize::try_from(piece.end - piece.start).unwrap_or(0)];
+                // Shorter when the child truncated its own file meanwhile.
+                let length = file.read_at(&mut data, piece.start)?;
+                data.truncate(length);
+                if data.is_empty() {
+                    break;
+                }
+                stored = place(stored, self.max, piece.start..piece.start + data.len() as u64).stored;
+                chunks.push(v1::OutputChunk {
+                    task_id: self.task_id,
+                    stream: stream.into(),
+                    offset: piece.start,
+                    data,
+                    age_ms: seen.map_or(0, |(at, _)| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)),
+                });
+            }
+        }
+        Ok(chunks)
     }
 
     /// Sends one call's worth of what is new.
     pub async fn step(&mut self) -> Step {
-        let (dir, id, offset, done) = (self.dir.clone(), self.task_id, self.offset, self.done);
-        let read = tokio::task::spawn_blocking(move || read_chunks(&dir, id, offset, done, sizes(&dir))).await;
+        let mut reader = self.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let (sizes, now) = (sizes(&reader.dir), Instant::now());
+            for (marks, size) in reader.marks.iter_mut().zip(sizes) {
+                marks.look(size, now);
+            }
+            let chunks = reader.read_chunks(sizes)?;
+            Ok::<_, io::Error>((chunks, reader.marks))
+        })
+        .await;
+        let read = read.map(|read| {
+            read.map(|(chunks, marks)| {
+                self.marks = marks;
+                chunks
+            })
+        });
         let chunks = match read {
             Ok(Ok(chunks)) => chunks,
             Ok(Err(error)) => {
@@ -97,14 +181,18 @@ impl Upload {
         if chunks.is_empty() {
             return Step::Nothing;
         }
-        let streams: Vec<i32> = chunks.iter().map(|chunk| chunk.stream).collect();
+        let sent: Vec<(i32, u64)> = chunks.iter().map(|chunk| (chunk.stream, chunk.offset)).collect();
+        self.in_flood = (0..2).any(|index| {
+            let first = chunks.iter().find(|chunk| chunk.stream == STREAMS[index].0 as i32);
+            !self.ended && first.is_some_and(|chunk| chunk.offset > self.stored[index].end)
+        });
         let request = v1::UploadOutputRequest {
             host: self.host.clone(),
             instance_id: self.instance_id.clone(),
             chunks,
         };
         match self.link.upload(request, DEADLINE).await {
-            Ok(answer) => self.stored(&streams, &answer.results),
+            Ok(answer) => self.heard(&sent, &answer.results),
             Err(status) if is_final(status.code()) => {
                 let text = format!("output of task {} is refused: {}", self.task_id, status.message());
                 self.link.complain(Trouble::Upload, &text);
@@ -123,16 +211,22 @@ impl Upload {
         }
     }
 
-    fn stored(&mut self, streams: &[i32], results: &[v1::UploadOutputResult]) -> Step {
-        let before = (self.offset, self.done);
-        for (stream, result) in streams.iter().zip(results) {
+    fn heard(&mut self, sent: &[(i32, u64)], results: &[v1::UploadOutputResult]) -> Step {
+        let before = (self.stored, self.done);
+        for ((stream, offset), result) in sent.iter().zip(results) {
             let Some(index) = STREAMS.iter().position(|(which, _)| *which as i32 == *stream) else {
                 continue;
             };
             match &result.error {
                 None => {
-                    self.offset[index] = result.stored_to;
-                    self.done[index] |= result.full;
+                    self.stored[index] = Stored {
+                        gap_start: result.gap_start,
+                        gap_end: result.gap_end,
+                        end: result.stored_to,
+                    };
+                    self.marks[index].forget(result.stored_to);
+                    // A scheduler of an earlier version stores no tail, and takes nothing that goes on from elsewhere.
+                    self.done[index] |= result.full || (*offset > result.stored_to && *offset > before.0[index].end);
                 }
                 Some(error) if is_temporary(&error.code) => {}
                 Some(error) => {
@@ -143,7 +237,7 @@ impl Upload {
             }
         }
         // An answer that moves nothing would be asked for again at once and for ever.
-        if before == (self.offset, self.done) {
+        if before == (self.stored, self.done) {
             Step::Failed
         } else {
             Step::Moved
@@ -163,7 +257,7 @@ impl Upload {
             let pause = match step {
                 Step::Moved | Step::Nothing => {
                     backoff.reset();
-                    INTERVAL
+                    if self.in_flood { INTERVAL_IN_FLOOD } else { INTERVAL }
                 }
                 Step::Failed => backoff.next(),
             };
@@ -175,15 +269,17 @@ impl Upload {
         }
     }
 
-    /// Sends the rest as long as that succeeds, but not for longer than `patience`.
+    /// Sends the rest of an ended task as long as that succeeds, but not for longer than `patience`.
     pub async fn hurry(&mut self, patience: Duration) {
+        self.end();
         let all = async { while self.step().await == Step::Moved {} };
         // Over: the result is reported now, and the rest follows.
         let _ = tokio::time::timeout(patience, all).await;
     }
 
-    /// Sends the rest, however long it takes.
+    /// Sends the rest of an ended task, however long it takes.
     pub async fn finish(mut self) {
+        self.end();
         let mut backoff = Backoff::new(INTERVAL, Duration::from_secs(10));
         loop {
             match self.step().await {
@@ -193,48 +289,6 @@ impl Upload {
             }
         }
     }
-}
-
-fn read_chunks(
-    dir: &Path,
-    task_id: i64,
-    offset: [u64; 2],
-    done: [bool; 2],
-    sizes: [u64; 2],
-) -> io::Result<Vec<v1::OutputChunk>> {
-    let mut chunks = Vec::new();
-    for (index, (stream, name)) in STREAMS.into_iter().enumerate() {
-        let end = sizes[index].min(OUTPUT_STREAM_BYTES_MAX);
-        if done[index] || end <= offset[index] {
-            continue;
-        }
-        let file = File::open(dir.join(name))?;
-        let mut at = offset[index];
-        for _ in 0..CHUNKS_PER_STREAM {
-            let length = usize::try_from(end - at)
-                .unwrap_or(usize::MAX)
-                .min(OUTPUT_CHUNK_BYTES_MAX);
-            let mut data = vec![0; length];
-            // Shorter when the child truncated its own file meanwhile.
-            let length = file.read_at(&mut data, at)?;
-            data.truncate(length);
-            if data.is_empty() {
-                break;
-            }
-            let next = at + data.len() as u64;
-            chunks.push(v1::OutputChunk {
-                task_id,
-                stream: stream.into(),
-                offset: at,
-                data,
-            });
-            at = next;
-            if at >= end {
-                break;
-            }
-        }
-    }
-    Ok(chunks)
 }
 
 fn is_final(code: tonic::Code) -> bool {

@@ -9,6 +9,7 @@
 pub mod cgroup;
 pub mod client;
 mod connection;
+pub mod flood;
 pub mod health;
 mod keeper;
 pub mod protocol;
@@ -60,6 +61,8 @@ pub struct Plan {
     pub adopt_window: Duration,
     /// The file with the host's policy; without it the default one, if it exists.
     pub policy: Option<PathBuf>,
+    /// Bytes of each stream of a task that stay on disk; at least [`flood::FILE_BYTES_MIN`].
+    pub output_file_max: u64,
 }
 
 /// What the workers have in common.

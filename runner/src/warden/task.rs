@@ -5,6 +5,7 @@
 //! The end of a task is the end of its main process. What that left behind has a moment to go (it may still be
 //! writing), and is ended then; the end of a pipe is waited for by nobody.
 
+use super::flood::Watch;
 use super::tree::Tree;
 use crate::child::fork::{self, End, Usage};
 use crate::child::terminal::Pump;
@@ -115,6 +116,7 @@ pub struct Live {
     signals: Vec<SignalSent>,
     leftovers: u32,
     warned: bool,
+    watch: Watch,
     /// Of both streams, and since when.
     output: (u64, Instant),
     polls: u32,
@@ -136,6 +138,7 @@ impl Live {
         started: child::spawn::Started,
         clocks: Clocks,
         fence: Option<Fence>,
+        watch: Watch,
     ) -> Self {
         let at = started.at;
         Self {
@@ -157,6 +160,7 @@ impl Live {
             signals: Vec::new(),
             leftovers: 0,
             warned: false,
+            watch,
             output: (0, at),
             polls: 0,
             poll_at: at,
@@ -187,6 +191,7 @@ impl Live {
             warn.and_then(|after| self.at.checked_add(after)),
             clocks.silence.and_then(|silence| self.output.1.checked_add(silence)),
             self.fence.map(|_| self.poll_at + FENCE_EVERY),
+            Some(self.watch.due()),
         ]
         .into_iter()
         .flatten()
@@ -307,6 +312,9 @@ impl Live {
             self.warned = true;
             self.send(signal);
         }
+        if self.watch.look(&self.files, now) {
+            return self.stop(StoppedBy::OutputLimit, now);
+        }
         if let Some(silence) = self.clocks.silence
             && now.saturating_duration_since(self.output.1) >= silence
         {
@@ -383,8 +391,11 @@ impl Live {
         ended.signal = signal;
         ended.started_at_ms = self.at_ms;
         ended.ended_at_ms = ended_at_ms;
-        ended.stopped_by = self.stopped_by;
-        [ended.stdout_bytes, ended.stderr_bytes] = self.files.sizes();
+        let sizes = self.files.sizes();
+        // Also one that ended before it was looked at again: what becomes of a task is not a matter of luck.
+        let exceeds = self.watch.exceeds(sizes).then_some(StoppedBy::OutputLimit);
+        ended.stopped_by = self.stopped_by.or(exceeds);
+        [ended.stdout_bytes, ended.stderr_bytes] = sizes;
         ended.detail.tree_empty = Some(tree_empty);
         ended.detail.signals = self.signals;
         ended.detail.leftovers = self.leftovers;

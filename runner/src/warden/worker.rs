@@ -7,6 +7,7 @@
 use super::Shared;
 use super::cgroup::{Cgroups, Group};
 use super::connection::Connection;
+use super::flood::Watch;
 use super::health::fault_of;
 use super::protocol::{
     self, Alive, Drain, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, Record, Start, Welcome, Why,
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::policy::host_fault::FaultKind;
 use systole_shared::task::OutcomeKind;
+use systole_shared::task::output::OnLimit;
 use systole_shared::task::spec::OnRunnerRestart;
 
 const LISTENER: u64 = u64::MAX;
@@ -355,12 +357,20 @@ impl Worker {
         match launch(&self.shared.place, start, group) {
             Launched::Started(started, files) => {
                 let grace = Duration::from_millis(start.kill_grace_ms);
+                let output = &start.spec.output;
+                let watch = Watch::new(
+                    (output.on_limit == OnLimit::Kill).then(|| output.max_bytes()),
+                    self.shared.plan.output_file_max,
+                    output.max_bytes(),
+                    started.at,
+                );
                 let mut live = Live::new(
                     start.begin.clone(),
                     files,
                     started,
                     Clocks::of(&start.spec, grace),
                     fence,
+                    watch,
                 );
                 live.ends_with_agent = start.spec.on_runner_restart == OnRunnerRestart::Kill;
                 let watched = live.handle.as_ref().map(|handle| {

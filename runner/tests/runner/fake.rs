@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::runner_service_server::{RunnerService, RunnerServiceServer};
-use systole_runner::config::{ADOPT_WINDOW, RunnerConfig};
+use systole_runner::config::{ADOPT_WINDOW, OUTPUT_FILE_MAX, RunnerConfig};
 use systole_runner::warden::client::Origin;
 use systole_runner::warden::{Inside, Plan};
 use systole_runner::{RunnerError, Shutdown};
+use systole_shared::limits::OUTPUT_MAX_BYTES_DEFAULT;
+use systole_shared::task::output::{Stored, place};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
@@ -20,7 +22,16 @@ pub const CLUSTER: &str = "c1";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Answer = Result<v1::HeartbeatResponse, Status>;
-type Stored = Arc<Mutex<HashMap<(i64, i32), Vec<u8>>>>;
+type Storage = Arc<Mutex<HashMap<(i64, i32), Stream>>>;
+
+/// What is stored of a stream; bytes of a gap are 0.
+#[derive(Clone, Default)]
+pub struct Stream {
+    pub bytes: Vec<u8>,
+    pub stored: Stored,
+    /// Other than the default.
+    max: Option<u64>,
+}
 
 /// A beat that waits for its answer.
 pub struct Beat {
@@ -122,7 +133,7 @@ pub fn spec(command: &[&str]) -> v1::TaskSpec {
 
 struct Service {
     beats: mpsc::UnboundedSender<Beat>,
-    stored: Stored,
+    stored: Storage,
 }
 
 #[tonic::async_trait]
@@ -163,15 +174,37 @@ impl RunnerService for Service {
     }
 }
 
-fn store(stored: &mut HashMap<(i64, i32), Vec<u8>>, chunk: v1::OutputChunk) -> v1::UploadOutputResult {
-    let stream = stored.entry((chunk.task_id, chunk.stream)).or_default();
-    if chunk.offset == stream.len() as u64 {
-        stream.extend(chunk.data);
-    }
+/// As a scheduler does: what fits in is stored, and the answer says which bytes there are.
+fn store(storage: &mut HashMap<(i64, i32), Stream>, chunk: v1::OutputChunk) -> v1::UploadOutputResult {
+    let stream = storage.entry((chunk.task_id, chunk.stream)).or_default();
+    stream.take(&chunk);
+    let stored = stream.stored;
     v1::UploadOutputResult {
-        stored_to: stream.len() as u64,
+        stored_to: stored.end,
         full: false,
         error: None,
+        gap_end: if stored.has_gap() { stored.gap_end } else { 0 },
+        gap_start: if stored.has_gap() { stored.gap_start } else { 0 },
+    }
+}
+
+impl Stream {
+    fn take(&mut self, chunk: &v1::OutputChunk) {
+        let at = |offset: u64| usize::try_from(offset).expect("small");
+        let end = chunk.offset + chunk.data.len() as u64;
+        let placed = place(
+            self.stored,
+            self.max.unwrap_or(OUTPUT_MAX_BYTES_DEFAULT),
+            chunk.offset..end,
+        );
+        if let Some(write) = placed.write {
+            self.bytes.resize(self.bytes.len().max(at(write.end)), 0);
+            let fresh = &chunk.data[at(write.start - chunk.offset)..at(write.end - chunk.offset)];
+            self.bytes[at(write.start)..at(write.end)].copy_from_slice(fresh);
+        }
+        self.stored = placed.stored;
+        let gap = at(self.stored.gap_start)..at(self.stored.gap_end);
+        self.bytes[gap].fill(0);
     }
 }
 
@@ -180,7 +213,7 @@ pub struct Fake {
     pub url: String,
     pub dir: tempfile::TempDir,
     beats: mpsc::UnboundedReceiver<Beat>,
-    stored: Stored,
+    stored: Storage,
     warden: Mutex<Option<Inside>>,
     _server: Guard,
 }
@@ -229,7 +262,7 @@ impl Fake {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let (sender, beats) = mpsc::unbounded_channel();
-        let stored = Stored::default();
+        let stored = Storage::default();
         let service = Service {
             beats: sender,
             stored: Arc::clone(&stored),
@@ -264,6 +297,7 @@ impl Fake {
             drain_wait: Duration::ZERO,
             adopt_window: ADOPT_WINDOW,
             policy: None,
+            output_file_max: OUTPUT_FILE_MAX,
         }
     }
 
@@ -276,6 +310,7 @@ impl Fake {
                 drain_wait: Duration::ZERO,
                 adopt_window: ADOPT_WINDOW,
                 policy: self.policy(),
+                output_file_max: OUTPUT_FILE_MAX,
             };
             Inside::start(plan).expect("the warden starts")
         });
@@ -348,24 +383,37 @@ impl Fake {
         result
     }
 
-    /// What is stored of a stream by uploads.
-    pub fn uploaded(&self, task_id: i64, stream: v1::OutputStream) -> Vec<u8> {
-        self.stored
-            .lock()
-            .expect("not poisoned")
-            .get(&(task_id, stream.into()))
-            .cloned()
-            .unwrap_or_default()
+    /// What is to be stored of stdout.
+    pub fn store_at_most(&self, task_id: i64, max: u64) {
+        let mut storage = self.stored.lock().expect("not poisoned");
+        let key = (task_id, v1::OutputStream::Stdout.into());
+        storage.entry(key).or_default().max = Some(max);
     }
 
-    /// A stream as a reader gets it: uploads, then what came with the result.
-    pub fn stream(&self, result: &v1::TaskResult, stream: v1::OutputStream) -> Vec<u8> {
-        let mut all = self.uploaded(result.task_id, stream);
+    /// What is stored of a stream by uploads.
+    pub fn uploaded(&self, task_id: i64, stream: v1::OutputStream) -> Vec<u8> {
+        self.stream_of(task_id, stream).bytes
+    }
+
+    fn stream_of(&self, task_id: i64, stream: v1::OutputStream) -> Stream {
+        let storage = self.stored.lock().expect("not poisoned");
+        storage.get(&(task_id, stream.into())).cloned().unwrap_or_default()
+    }
+
+    /// A stream as a reader gets it: uploads, then what came with the result. The gap is told by itself.
+    pub fn stored(&self, result: &v1::TaskResult, stream: v1::OutputStream) -> Stream {
+        let mut all = self.stream_of(result.task_id, stream);
         for chunk in result.output.iter().filter(|chunk| chunk.stream() == stream) {
-            assert_eq!(chunk.offset, all.len() as u64, "pieces join");
-            all.extend(&chunk.data);
+            all.take(chunk);
         }
         all
+    }
+
+    /// The same of a stream without a gap.
+    pub fn stream(&self, result: &v1::TaskResult, stream: v1::OutputStream) -> Vec<u8> {
+        let all = self.stored(result, stream);
+        assert!(!all.stored.has_gap(), "{:?}", all.stored);
+        all.bytes
     }
 
     pub fn stdout(&self, result: &v1::TaskResult) -> String {

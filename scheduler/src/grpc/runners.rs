@@ -104,14 +104,11 @@ impl RunnerService for Runners {
             .into_iter()
             .zip(ids)
             .map(|(answer, id)| match answer {
-                Upload::To(stored_to) => v1::UploadOutputResult {
-                    stored_to,
+                Upload::Stored(stored) => v1::UploadOutputResult {
+                    stored_to: stored.end,
+                    gap_start: if stored.has_gap() { stored.gap_start } else { 0 },
+                    gap_end: if stored.has_gap() { stored.gap_end } else { 0 },
                     ..Default::default()
-                },
-                Upload::Full(stored_to) => v1::UploadOutputResult {
-                    stored_to,
-                    full: true,
-                    error: None,
                 },
                 Upload::NoTask => v1::UploadOutputResult {
                     full: true,
@@ -141,6 +138,8 @@ impl Runners {
         status
     }
 }
+/// More is a clock that was set.
+const AGE_MS_MAX: i64 = 7 * 24 * 3_600_000;
 
 fn signed(value: u64, field: &str) -> Result<i64, Invalid> {
     i64::try_from(value).map_err(|_| Invalid::new(field, "is out of range"))
@@ -156,7 +155,8 @@ fn parse_chunk(chunk: v1::OutputChunk, field: &str) -> Result<Chunk, Invalid> {
     Ok(Chunk {
         task_id: chunk.task_id,
         stream: Stream::from_number(chunk.stream).ok_or_else(|| Invalid::new(field, "names no stream"))?,
-        start: chunk.offset,
+        start: signed(chunk.offset, field)?.unsigned_abs(),
+        age_ms: signed(chunk.age_ms, field)?.min(AGE_MS_MAX),
         data: chunk.data,
     })
 }
@@ -270,11 +270,15 @@ fn parse_result(result: &v1::TaskResult, sent_at: i64) -> Result<BeatResult, Inv
     let started_at = signed(result.started_at_ms, "results.started_at_ms")?;
     // Ages by the runner's own clock: its skew does not matter.
     let age = |at: i64| if at == 0 { 0 } else { sent_at.saturating_sub(at).max(0) };
-    let output: Vec<Chunk> = result
+    let mut output: Vec<Chunk> = result
         .output
         .iter()
         .map(|chunk| parse_chunk(chunk.clone(), "results.output"))
         .collect::<Result<_, _>>()?;
+    // A beat may come late, or again: its output is as old as the end.
+    for chunk in &mut output {
+        chunk.age_ms = age(ended_at);
+    }
     if output.iter().any(|chunk| chunk.task_id != result.task_id) {
         return Err(Invalid::new("results.output", "belongs to another task"));
     }

@@ -220,6 +220,11 @@ impl TaskService for Tasks {
             task_id: request.task_id,
             streams,
             follow: request.follow,
+            times: request.times,
+            since_ms: match request.since_ms {
+                0 => None,
+                ms => Some(i64::try_from(ms).unwrap_or(i64::MAX)),
+            },
         };
         let (sender, mut receiver) = mpsc::channel::<Result<Piece, Refusal>>(STREAM_QUEUE_MAX);
         tokio::spawn(output::read(Arc::clone(&self.ctx), read, sender));
@@ -235,6 +240,11 @@ impl TaskService for Tasks {
                 offset: piece.offset,
                 data: piece.data,
                 dropped_bytes: piece.dropped,
+                seen_at_ms: piece.seen_at_ms.map_or(0, time_to_wire),
+                gap: (piece.gap > 0).then(|| v1::OutputGap {
+                    offset: piece.offset.saturating_sub(piece.gap),
+                    bytes: piece.gap,
+                }),
             }),
             Err(refusal) => Err(status(&refusal)),
         });
@@ -343,7 +353,17 @@ fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::sto
         stdout_dropped_bytes: bytes(row.stdout_total).saturating_sub(bytes(row.stdout_bytes)),
         stderr_dropped_bytes: bytes(row.stderr_total).saturating_sub(bytes(row.stderr_bytes)),
         end_detail: row.end_detail()?.map(detail_to_wire),
+        stdout_gap: gap(row.stdout_gap_start, row.stdout_gap_bytes),
+        stderr_gap: gap(row.stderr_gap_start, row.stderr_gap_bytes),
         spec: Some(spec_to_wire(&spec)),
+    })
+}
+
+fn gap(start: Option<i64>, bytes: Option<i64>) -> Option<v1::OutputGap> {
+    let number = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+    (number(bytes) > 0).then(|| v1::OutputGap {
+        offset: number(start),
+        bytes: number(bytes),
     })
 }
 

@@ -63,6 +63,22 @@ async fn by_age(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
         }
     }
     ctx.db.forget_hosts(HOSTS_UNSEEN_MS, until_ms).await?;
+    drop_expired_output(ctx, until_ms).await
+}
+
+/// Of tasks that want theirs kept for a time of their own.
+async fn drop_expired_output(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
+    let mut dropped = 0;
+    for _ in 0..STEPS_MAX {
+        let step = ctx.db.drop_expired_output(until_ms).await?;
+        dropped += step;
+        if step == 0 || !super::pause(ctx, STEP_REST).await {
+            break;
+        }
+    }
+    if dropped > 0 {
+        tracing::info!(dropped, "outputs deleted by the time of their tasks");
+    }
     Ok(())
 }
 

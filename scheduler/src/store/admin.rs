@@ -57,7 +57,7 @@ static TARGETS_WITH_WORK: Sql = Sql::new(
 );
 static OLD_TASKS: Sql = Sql::new(
     "old_tasks",
-    "SELECT t.id, t.status, t.created_at_ms, t.ended_at_ms, {now} AS now_ms, c.status AS callback FROM task AS t \
+    "SELECT t.id, t.status, t.created_at_ms, t.ended_at_ms, {now} AS now_ms, t.output_keep_ms, c.status AS callback FROM task AS t \
      LEFT JOIN callback AS c ON c.task_id = t.id WHERE t.id > $1 ORDER BY t.id LIMIT $2",
 );
 static DELETE_CHUNKS: Sql = Sql::new("delete_chunks", "DELETE FROM output_chunk WHERE task_id {among:$1}");
@@ -68,7 +68,7 @@ static DELETE_TASKS: Sql = Sql::new(
     "delete_tasks",
     "DELETE FROM task WHERE status IN (6, 7, 8, 10) AND id {among:$1}",
 );
-/// Dropped output keeps its row: the length of the stream stays known.
+/// Dropped output keeps its row, all of it a gap: the length of the stream stays known.
 static OLDEST_OUTPUT: Sql = Sql::new(
     "oldest_output",
     "SELECT o.task_id AS id, CAST(sum(o.stored_bytes) AS BIGINT) AS bytes FROM output AS o JOIN task AS t ON t.id = o.task_id \
@@ -76,8 +76,19 @@ static OLDEST_OUTPUT: Sql = Sql::new(
 );
 static EMPTY_OUTPUT: Sql = Sql::new(
     "empty_output",
-    "UPDATE output SET total_bytes = COALESCE(total_bytes, stored_bytes), stored_bytes = 0 \
-     WHERE task_id {among:$1}",
+    "UPDATE output SET total_bytes = COALESCE(total_bytes, stored_bytes + gap_bytes), stored_bytes = 0, gap_start = 0, \
+       gap_bytes = COALESCE(total_bytes, stored_bytes + gap_bytes) WHERE task_id {among:$1}",
+);
+static OUTPUT_EXPIRED: Sql = Sql::new(
+    "output_expired",
+    "SELECT id FROM task WHERE output_keep_ms IS NOT NULL AND ended_at_ms IS NOT NULL \
+       AND ended_at_ms + output_keep_ms <= (SELECT {now} + 0) AND ended_at_ms + output_keep_ms <= $2 AND status IN (6, 7, 8, 10) \
+     ORDER BY ended_at_ms + output_keep_ms LIMIT $1 {skip_locked}",
+);
+/// Done: out of the index of what is still to be looked at.
+static OUTPUT_KEPT: Sql = Sql::new(
+    "output_kept",
+    "UPDATE task SET output_keep_ms = NULL WHERE id {among:$1}",
 );
 static DELETE_KEYS: Sql = Sql::new(
     "delete_keys",
@@ -104,6 +115,8 @@ pub static STATEMENTS: &[&Sql] = &[
     &DELETE_TASKS,
     &OLDEST_OUTPUT,
     &EMPTY_OUTPUT,
+    &OUTPUT_EXPIRED,
+    &OUTPUT_KEPT,
     &DELETE_KEYS,
 ];
 
@@ -154,6 +167,7 @@ struct OldTask {
     ended_at_ms: Option<i64>,
     now_ms: i64,
     callback: Option<String>,
+    output_keep_ms: Option<i64>,
 }
 
 #[derive(sqlx::FromRow)]
@@ -279,7 +293,11 @@ impl Db {
         let expired: Vec<i64> = rows
             .iter()
             .filter(|row| TaskState::from_number(row.status).is_some_and(TaskState::is_terminal))
-            .filter(|row| row.ended_at_ms.is_some_and(|ended| ended < limit(row)))
+            .filter(|row| {
+                // Not before its output is to go.
+                let longer = row.output_keep_ms.map_or(0, |output_ms| (output_ms - keep_ms).max(0));
+                row.ended_at_ms.is_some_and(|ended| ended < limit(row) - longer)
+            })
             .filter(|row| row.callback.as_deref() != Some("pending"))
             .map(|row| row.id)
             .collect();
@@ -336,6 +354,25 @@ impl Db {
                     tx.exec(&EMPTY_OUTPUT, vec![ids]).await?;
                 }
                 Ok(freed)
+            })
+        })
+        .await
+    }
+
+    /// Drops the output of tasks whose own time for it is over, a bounded step. Returns how many.
+    pub async fn drop_expired_output(&self, until_ms: i64) -> Result<usize, StoreError> {
+        const STEP: i64 = 50;
+        self.write("drop_output", Class::Api, move |tx| {
+            Box::pin(async move {
+                let rows: Vec<OnlyId> = tx.all(&OUTPUT_EXPIRED, vec![STEP.into(), until_ms.into()]).await?;
+                let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
+                if !ids.is_empty() {
+                    let ids = batch(&ids)?;
+                    tx.exec(&DELETE_CHUNKS, vec![ids.clone()]).await?;
+                    tx.exec(&EMPTY_OUTPUT, vec![ids.clone()]).await?;
+                    tx.exec(&OUTPUT_KEPT, vec![ids]).await?;
+                }
+                Ok(ids.len())
             })
         })
         .await

@@ -15,7 +15,8 @@ macro_rules! columns {
          t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.end_detail, t.submitted_by, \
          t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
          c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, p.stored_bytes AS stderr_bytes, \
-         p.total_bytes AS stderr_total"
+         p.total_bytes AS stderr_total, o.gap_start AS stdout_gap_start, o.gap_bytes AS stdout_gap_bytes, \
+         p.gap_start AS stderr_gap_start, p.gap_bytes AS stderr_gap_bytes"
     };
 }
 macro_rules! tables {
@@ -105,6 +106,10 @@ pub struct TaskRow {
     pub stdout_total: Option<i64>,
     pub stderr_bytes: Option<i64>,
     pub stderr_total: Option<i64>,
+    pub stdout_gap_start: Option<i64>,
+    pub stdout_gap_bytes: Option<i64>,
+    pub stderr_gap_start: Option<i64>,
+    pub stderr_gap_bytes: Option<i64>,
     spec: Option<String>,
 }
 

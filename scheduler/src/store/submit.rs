@@ -47,10 +47,10 @@ static PUT_TASKS: Sql = Sql::new(
     "put_tasks",
     "INSERT INTO task (id, root_id, status, lane_id, priority, target_host, target_slot, name, job, spec, max_retries, \
        retry_delay_ms, timeout_ms, queue_timeout_ms, start_timeout_ms, callback_url, submitted_by, submit_reason, created_at_ms, \
-       run_at_ms, eligible_at_ms) \
+       run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms) \
      SELECT x.id, x.id, CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN 2 ELSE 1 END, x.lane, x.priority, x.target_host, \
        x.target_slot, x.name, x.job, x.spec, x.max_retries, x.retry_delay, x.timeout, x.queue_timeout, x.start_timeout, x.callback, $2, $3, {now}, \
-       COALESCE(x.run_at, {now} + x.delay), CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN {now} END \
+       COALESCE(x.run_at, {now} + x.delay), CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN {now} END, x.output_max, x.output_keep \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'lane' AS BIGINT) AS lane, \
        CAST(e.value->>'priority' AS BIGINT) AS priority, e.value->>'target_host' AS target_host, \
        CAST(e.value->>'target_slot' AS BIGINT) AS target_slot, e.value->>'name' AS name, e.value->>'job' AS job, \
@@ -58,7 +58,8 @@ static PUT_TASKS: Sql = Sql::new(
        CAST(e.value->>'retry_delay' AS BIGINT) AS retry_delay, CAST(e.value->>'timeout' AS BIGINT) AS timeout, \
        CAST(e.value->>'queue_timeout' AS BIGINT) AS queue_timeout, CAST(e.value->>'start_timeout' AS BIGINT) AS start_timeout, \
        e.value->>'callback' AS callback, CAST(e.value->>'run_at' AS BIGINT) AS run_at, \
-       CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x",
+       CAST(e.value->>'delay' AS BIGINT) AS delay, CAST(e.value->>'output_max' AS BIGINT) AS output_max, \
+       CAST(e.value->>'output_keep' AS BIGINT) AS output_keep FROM {each:$1}) AS x",
 );
 static PUT_TAGS: Sql = Sql::new(
     "put_tags",
@@ -161,6 +162,10 @@ struct TaskJson<'a> {
     callback: Option<&'a str>,
     run_at: Option<i64>,
     delay: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_max: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_keep: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -398,6 +403,8 @@ async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &[Stored]) -> Result<(),
             callback: spec.callback_url.as_deref(),
             run_at: spec.run_at_ms,
             delay: spec.delay_ms,
+            output_max: spec.output.max_bytes,
+            output_keep: spec.output.keep_ms,
         });
         tags.extend(spec.tags.iter().map(|tag| TagJson { tag, id }));
     }

@@ -45,6 +45,8 @@ pub enum StoppedBy {
     Silence,
     /// The runner came back, and the task does not want to be adopted.
     RunnerRestart,
+    /// It wrote more output than its limit.
+    OutputLimit,
 }
 
 /// What a runner reports of an ended child. `kind` is what the runner itself saw.
@@ -169,6 +171,13 @@ pub fn end(
                     report.child(),
                     format_duration(report.ran_ms)
                 ),
+            ),
+        ),
+        (Some(StoppedBy::OutputLimit), None) => (
+            failed,
+            report.outcome(
+                OutcomeKind::OutputLimit,
+                format!("wrote more than its output limit; ended with {}", report.child()),
             ),
         ),
         (Some(StoppedBy::RunnerRestart), None) => (
@@ -386,6 +395,28 @@ mod tests {
                 K::Signal,
                 Some(StoppedBy::RunnerRestart),
                 (Failed, K::RunnerRestarted),
+            ),
+            (
+                Running,
+                None,
+                K::Signal,
+                Some(StoppedBy::OutputLimit),
+                (Failed, K::OutputLimit),
+            ),
+            // It had ended by the time it was looked at: the rule is the same.
+            (
+                Running,
+                None,
+                K::Success,
+                Some(StoppedBy::OutputLimit),
+                (Failed, K::OutputLimit),
+            ),
+            (
+                TaskState::Terminating,
+                Some(T::User),
+                K::Signal,
+                Some(StoppedBy::OutputLimit),
+                (Terminated, K::Cancelled),
             ),
             // The runner's own look at the start timeout.
             (Dispatched, None, K::StartTimeout, None, (Failed, K::StartTimeout)),

@@ -25,7 +25,8 @@ pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements
         | OutcomeKind::StartFailed
         | OutcomeKind::Timeout
         | OutcomeKind::StartTimeout
-        | OutcomeKind::SilenceTimeout => {
+        | OutcomeKind::SilenceTimeout
+        | OutcomeKind::OutputLimit => {
             if attempt <= max_retries {
                 FollowUp::Retry
             } else {
@@ -83,6 +84,7 @@ mod tests {
             OutcomeKind::Timeout,
             OutcomeKind::StartTimeout,
             OutcomeKind::SilenceTimeout,
+            OutcomeKind::OutputLimit,
         ] {
             assert_eq!(follow_up(kind, 1, 1, 0), FollowUp::Retry, "{kind}");
             assert_eq!(follow_up(kind, 2, 1, 0), FollowUp::Nothing, "{kind}");

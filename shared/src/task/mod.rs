@@ -3,6 +3,7 @@
 pub mod detail;
 pub mod limits;
 pub mod outcome;
+pub mod output;
 pub mod run_as;
 pub mod signal;
 pub mod spec;

@@ -34,6 +34,7 @@ kinds! {
     QueueTimeout = "queue_timeout", "no runner took it within its queue timeout; nothing ran";
     StartTimeout = "start_timeout", "its runner did not start it within its start timeout";
     SilenceTimeout = "silence_timeout", "the child wrote no output for its silence timeout and was ended";
+    OutputLimit = "output_limit", "the child wrote more output than its limit, and was to be ended then";
     RunnerLost = "runner_lost", "the runner was silent for too long; what became of the child is not known";
     RunnerRestarted = "runner_restarted", "the runner came back without the child, or ended it when it came back";
     RunnerStopped = "runner_stopped", "the runner was shut down and ended the child";

@@ -4,6 +4,7 @@ pub use super::validate::{check_labels, check_text, check_word, parse_label};
 use crate::id::Target;
 use crate::limits::{NAME_CHARS_MAX, PRIORITY_DEFAULT, UMASK_DEFAULT};
 use crate::task::limits::Limits;
+use crate::task::output::OutputPolicy;
 use crate::task::signal::SIGTERM;
 use crate::task::terminal::Terminal;
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,8 @@ pub struct TaskSpec {
     pub on_runner_restart: OnRunnerRestart,
     #[serde(default, skip_serializing_if = "is_default")]
     pub limits: Limits,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub output: OutputPolicy,
     /// Permissions that files made by the task do not get.
     #[serde(default = "default_umask", skip_serializing_if = "is_default_umask")]
     pub umask: u32,
@@ -198,6 +201,7 @@ impl Default for TaskSpec {
             on_disconnect: OnDisconnect::default(),
             on_runner_restart: OnRunnerRestart::default(),
             limits: Limits::default(),
+            output: OutputPolicy::default(),
             umask: UMASK_DEFAULT,
             user: None,
             group: None,
@@ -232,6 +236,7 @@ impl TaskSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task::output::OnLimit;
 
     fn spec(command: &[&str]) -> TaskSpec {
         TaskSpec {
@@ -275,6 +280,11 @@ mod tests {
             core_bytes: 1,
             file_bytes: Some(2),
             nice: Some(0),
+        };
+        full.output = OutputPolicy {
+            max_bytes: Some(1 << 20),
+            on_limit: OnLimit::Kill,
+            keep_ms: Some(1),
         };
         full.umask = 0;
         full.user = Some("nobody".into());

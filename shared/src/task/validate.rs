@@ -40,6 +40,7 @@ impl TaskSpec {
         self.validate_times(now_ms)?;
         self.validate_stopping()?;
         self.limits.validate()?;
+        self.output.validate()?;
         self.validate_account()?;
         if let Some(dir) = &self.dir {
             check_absolute(dir, "dir", "directory")?;

@@ -67,6 +67,7 @@ async fn a_result_of_a_replaced_process_is_recorded_and_nothing_else_of_its_beat
     let mut result = first.success(id);
     result.stdout_bytes = 2;
     result.output = vec![v1::OutputChunk {
+        age_ms: 0,
         task_id: id,
         stream: v1::OutputStream::Stdout.into(),
         offset: 0,

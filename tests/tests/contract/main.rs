@@ -5,6 +5,7 @@ mod environment;
 mod holds;
 mod host_faults;
 mod hosts;
+mod output;
 
 use std::sync::Arc;
 use systole_proto::v1;
@@ -756,6 +757,7 @@ async fn output_is_stored_once_whatever_is_sent_twice(db: TestDb) {
     runner.take().await;
     let bytes: Vec<u8> = (0..=255).cycle().take(1_000).collect();
     let chunk = |from: usize, to: usize| v1::OutputChunk {
+        age_ms: 0,
         task_id: id,
         stream: v1::OutputStream::Stdout.into(),
         offset: from as u64,
@@ -780,6 +782,7 @@ async fn output_is_stored_once_whatever_is_sent_twice(db: TestDb) {
     }
     let nobody = v1::UploadOutputRequest {
         chunks: vec![v1::OutputChunk {
+            age_ms: 0,
             task_id: 999,
             ..chunk(0, 1)
         }],
@@ -889,6 +892,7 @@ async fn an_upload_and_a_result_with_the_same_bytes_lose_nothing(db: TestDb) {
         let id = replica.submit(command(&["true"])).await;
         assert_eq!(runner.take().await.task_id, id);
         let chunk = |to: usize| v1::OutputChunk {
+            age_ms: 0,
             task_id: id,
             stream: v1::OutputStream::Stdout.into(),
             offset: 0,
@@ -1008,6 +1012,7 @@ async fn the_output_budget_drops_the_oldest(db: TestDb) {
         let mut result = runner.success(id);
         result.stdout_bytes = 1_000;
         result.output = vec![v1::OutputChunk {
+            age_ms: 0,
             task_id: id,
             stream: v1::OutputStream::Stdout.into(),
             offset: 0,
@@ -1028,7 +1033,9 @@ async fn the_output_budget_drops_the_oldest(db: TestDb) {
     };
     let mut stream = replica.tasks().read_output(request).await.expect("read").into_inner();
     let piece = stream.message().await.expect("read").expect("says what is gone");
-    assert_eq!(piece.dropped_bytes, 1_000);
+    let gap = piece.gap.expect("all of it is a gap");
+    assert_eq!((gap.offset, gap.bytes, piece.offset), (0, 1_000, 1_000));
+    assert!(stream.message().await.expect("read").is_none(), "nobody waits for it");
     replica.stop().await;
 }
 

@@ -7,7 +7,7 @@ use crate::parked::Answer;
 use crate::store::beats::{self, RunnerRow, RunnerWrite};
 use crate::store::claims::{self, Again, ClaimPlan, Offer, Run};
 use crate::store::finish;
-use crate::store::output::{self, Chunk, Stream};
+use crate::store::output::{self, Chunk, Max, Stream};
 use crate::store::{StoreError, Tx, holds, read};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -105,10 +105,17 @@ pub(super) async fn store_output(tx: &mut Tx, beats: &[Arc<Beat>], recorded: &Ha
                 continue;
             }
             for chunk in &chunks {
-                output::append(tx, result.task_id, stream, chunk.start, &chunk.data, Some(total)).await?;
+                output::append(tx, chunk, Max::Unknown, Some(total)).await?;
             }
             if chunks.is_empty() {
-                output::append(tx, result.task_id, stream, u64::MAX, &[], Some(total)).await?;
+                let nothing = Chunk {
+                    task_id: result.task_id,
+                    stream,
+                    start: 0,
+                    age_ms: 0,
+                    data: Vec::new(),
+                };
+                output::append(tx, &nothing, Max::Unknown, Some(total)).await?;
             }
         }
     }
