@@ -12,3 +12,4 @@ pub mod limits;
 pub mod policy;
 pub mod task;
 pub mod time;
+pub mod trigger;

@@ -118,3 +118,21 @@ pub const TOKEN_GONE_KEEP_MS: i64 = 30 * 24 * 3_600_000;
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 20_000;
 /// Free text that a runner reports about a failure.
 pub const MESSAGE_CHARS_MAX: usize = 1_000;
+/// A cron expression.
+pub const CRON_BYTES_MAX: usize = 1_000;
+/// A recurrence rule.
+pub const RRULE_BYTES_MAX: usize = 2_000;
+/// Dates, ranges and windows of one calendar, events of its file and their repetitions included.
+pub const CALENDAR_ENTRIES_MAX: usize = 10_000;
+/// An iCalendar file.
+pub const ICS_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Rows of slots that did not fire, of one plan of a trigger.
+pub const RANGES_PER_PLAN_MAX: usize = 1_000;
+/// Shortest period of a fixed rate and shortest delay between runs, ms.
+pub const PERIOD_MS_MIN: i64 = 1_000;
+/// Longest jitter of a trigger, ms (24 h).
+pub const JITTER_MS_MAX: u64 = 24 * 3_600_000;
+/// Missed fires that `catch_up` makes up when the trigger names no number.
+pub const CATCH_UP_DEFAULT: u64 = 100;
+/// The largest number that it may name.
+pub const CATCH_UP_MAX: u64 = 10_000;

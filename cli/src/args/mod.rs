@@ -4,6 +4,7 @@
 mod access;
 mod admin;
 mod completions;
+mod cron;
 mod log;
 mod runner;
 mod runners;
@@ -17,6 +18,7 @@ mod value;
 pub use access::{AuditArgs, CreateTokenArgs, RevokeTokenArgs, TokenAction, TokenArgs};
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
 pub use completions::CompletionsArgs;
+pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
 pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
 pub use runners::{CordonArgs, RunnersAction, RunnersArgs};
@@ -132,6 +134,8 @@ pub enum Command {
     Audit(AuditArgs),
     /// What is held until somebody has looked, and the word that it goes on
     Admin(AdminArgs),
+    /// Show when a cron expression fires, and what it means
+    Cron(CronArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
 }

@@ -4,6 +4,7 @@ mod admin;
 mod audit;
 mod cancel;
 pub mod completions;
+mod cron;
 mod logs;
 mod ls;
 mod run;
@@ -39,6 +40,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Token(args) => token::run(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,
         Command::Admin(args) => admin::run(global, args).await,
+        Command::Cron(args) => cron::run(global, args),
         Command::Completions(args) => Ok(completions::run(args)),
         Command::Warden(args) => warden::run(global, args),
     }
