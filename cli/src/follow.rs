@@ -7,6 +7,7 @@ mod tail;
 pub use tail::Tail;
 
 use crate::client::{Client, cause_of};
+use crate::commands::now_ms;
 use crate::exit_code;
 use crate::failure::{Failure, is_transient};
 use crate::output::sink::Sink;
@@ -146,6 +147,8 @@ pub struct Wanted {
     pub since_ms: Option<u64>,
     /// Each line with its time.
     pub times: bool,
+    /// What is not stored is fetched from its runner.
+    pub full: bool,
 }
 
 impl Wanted {
@@ -284,6 +287,7 @@ impl OutputReader {
             follow: false,
             times: false,
             since_ms: 0,
+            full: false,
         };
         // A scheduler sends up to the end of the stream, as fast as it is read: leaving ends that.
         let mut answers = self.client.read_output_once(request).await?;
@@ -319,6 +323,7 @@ impl OutputReader {
             follow: self.wanted.follow,
             times: self.wanted.times,
             since_ms: self.wanted.since_ms.unwrap_or(0),
+            full: self.wanted.full,
         };
         // The answer may begin with the first output only, hours later: there is no deadline here. A
         // scheduler that is gone is noticed by the keep-alive of the connection.
@@ -352,8 +357,8 @@ impl OutputReader {
             self.sink.end_line(stream).await?;
         }
         if missing > 0 && (self.wanted.since_ms.is_none() || piece.gap.is_some()) {
-            self.sink
-                .note(&lack(self.wanted.task_id, stream, missing, "are not stored here"));
+            let what = self.where_it_is().await;
+            self.sink.note(&lack(self.wanted.task_id, stream, missing, &what));
         }
         let seen_at_ms = self.wanted.times.then_some(piece.seen_at_ms);
         self.sink.write(stream, data, seen_at_ms).await?;
@@ -362,6 +367,28 @@ impl OutputReader {
             self.sink.note(&lack(self.wanted.task_id, stream, dropped, what));
         }
         Ok(())
+    }
+
+    /// What is said of a gap: where the bytes are, and until when.
+    async fn where_it_is(&self) -> String {
+        let id = self.wanted.task_id;
+        if self.wanted.full {
+            return "are gone: its runner gave them up too".into();
+        }
+        let mut said = "are not stored here".to_owned();
+        if let Ok(task) = self.client.get(id).await {
+            let until = task.end_detail.as_ref().and_then(|detail| detail.output_until_ms);
+            let host = text::runner(&task);
+            match until.and_then(|ms| u64::try_from(ms).ok()) {
+                _ if !is_over(&task) => said.push_str(&format!("; {host} has them: systole logs --full {id}")),
+                Some(until) if until > now_ms() => said.push_str(&format!(
+                    "; {host} has them until {}: systole logs --full {id}",
+                    text::full_time(until)
+                )),
+                Some(_) | None => {}
+            }
+        }
+        said
     }
 
     /// A stream that ended well may still have been ended too early, by a proxy or a scheduler that

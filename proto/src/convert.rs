@@ -353,6 +353,7 @@ pub fn detail_from_wire(detail: v1::EndDetail) -> EndDetail {
             written_bytes: usage.written_bytes,
         }),
         note: detail.note,
+        output_until_ms: detail.output_until_ms,
     }
     .bounded()
 }
@@ -377,6 +378,7 @@ pub fn detail_to_wire(detail: EndDetail) -> v1::EndDetail {
             written_bytes: usage.written_bytes,
         }),
         note: detail.note,
+        output_until_ms: detail.output_until_ms,
     }
 }
 
@@ -520,6 +522,7 @@ mod tests {
                 written_bytes: Some(5),
             }),
             note: "x".into(),
+            output_until_ms: Some(8),
         };
         assert_eq!(detail_from_wire(detail_to_wire(detail.clone())), detail);
         let long = v1::EndDetail {

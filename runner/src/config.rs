@@ -1,6 +1,7 @@
 //! What a runner process is told at its start, and whether it makes sense.
 
 use crate::RunnerError;
+use crate::kept::Keep;
 use crate::warden::client::Origin;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ pub struct RunnerConfig {
     pub policy: Option<PathBuf>,
     /// Bytes of each stream of a task that stay on disk; default 1 GiB.
     pub output_file_max: u64,
+    /// Full outputs that are kept when their tasks have ended.
+    pub keep_output: Keep,
 }
 
 /// Default of [`RunnerConfig::output_file_max`].
@@ -113,6 +116,7 @@ pub(crate) mod tests {
             adopt_window: ADOPT_WINDOW,
             policy: None,
             output_file_max: OUTPUT_FILE_MAX,
+            keep_output: Keep::default(),
         }
     }
 

@@ -398,7 +398,8 @@ impl Journal {
         Ok(())
     }
 
-    fn discard(&self, path: &Path) -> io::Result<()> {
+    /// Deletes a folder of the data directory, on the thread for that.
+    pub fn discard(&self, path: &Path) -> io::Result<()> {
         let aside = self.trash.dir.join(uuid::Uuid::new_v4().to_string());
         std::fs::rename(path, &aside)?;
         self.trash.delete(aside);

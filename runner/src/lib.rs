@@ -17,6 +17,7 @@ pub mod config;
 mod error;
 mod host;
 mod journal;
+pub mod kept;
 mod link;
 pub mod policy;
 mod procfs;

@@ -127,13 +127,29 @@ impl Link {
         let mut client = RunnerServiceClient::new(channel)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        match tokio::time::timeout(deadline, client.upload_output(self.request(upload, deadline))).await {
-            Ok(answer) => answer.map(tonic::Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded(format!(
-                "no answer within {} s",
-                deadline.as_secs()
-            ))),
-        }
+        within(deadline, client.upload_output(self.request(upload, deadline))).await
+    }
+
+    /// Waits for somebody who reads a full output.
+    pub async fn next_fetch(
+        &self,
+        request: v1::NextFetchRequest,
+        deadline: Duration,
+    ) -> Result<v1::NextFetchResponse, Status> {
+        let (channel, _) = self.channel();
+        let mut client = RunnerServiceClient::new(channel);
+        within(deadline, client.next_fetch(self.request(request, deadline))).await
+    }
+
+    /// A piece of a full output for him.
+    pub async fn put_fetched(
+        &self,
+        request: v1::PutFetchedRequest,
+        deadline: Duration,
+    ) -> Result<v1::PutFetchedResponse, Status> {
+        let (channel, _) = self.channel();
+        let mut client = RunnerServiceClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
+        within(deadline, client.put_fetched(self.request(request, deadline))).await
     }
 
     /// Logs a trouble, but not each time: with thousands of slots the log would be nothing else.
@@ -199,6 +215,19 @@ impl Link {
 fn metadata<'a>(status: &'a Status, key: &str) -> &'a str {
     let value = status.metadata().get(key);
     value.and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Status> {
+    match tokio::time::timeout(deadline, call).await {
+        Ok(answer) => answer.map(tonic::Response::into_inner),
+        Err(_) => Err(Status::deadline_exceeded(format!(
+            "no answer within {} s",
+            deadline.as_secs()
+        ))),
+    }
 }
 
 fn classify(status: &Status) -> Missed {

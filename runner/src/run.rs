@@ -1,7 +1,7 @@
 //! The one place where an agent is put together.
 
 use crate::RunnerError;
-use crate::agent::{Agent, Context, Fixed};
+use crate::agent::{Agent, Context, Fixed, serve};
 use crate::config::RunnerConfig;
 use crate::link::Link;
 use crate::shutdown::Shutdown;
@@ -14,6 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use systole_proto::convert::labels_to_wire;
 use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Those who read a full output of this host, beyond which others wait.
+const READERS_AT_ONCE: usize = 2;
 
 /// Runs until the shutdown is asked for and all slots have left. An error means that it cannot start;
 /// whatever happens later is waited for, retried and logged.
@@ -36,6 +40,7 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         adopt_window: config.adopt_window,
         policy: config.policy.clone(),
         output_file_max: config.output_file_max,
+        keep_output: config.keep_output,
     };
     let (warden, pumps, greeting) = Client::connect(plan, config.warden.clone(), home.start_no).await?;
     tracing::info!(
@@ -62,6 +67,9 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         shutdown: shutdown.clone(),
         max_task_id: AtomicI64::new(greeting.max_task_id),
     });
+    let serving: Vec<_> = (0..READERS_AT_ONCE)
+        .map(|_| AbortOnDropHandle::new(tokio::spawn(serve::run(Arc::clone(&context)))))
+        .collect();
     let mut slots = start_slots(&context, greeting.slots.into_iter().collect());
     let mut drain_told = false;
     loop {
@@ -83,6 +91,7 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
             },
         }
     }
+    drop(serving);
     warden.close(pumps).await;
     tracing::info!("the runner has left");
     Ok(())

@@ -3,7 +3,7 @@
 use crate::auth::{TokenFiles, first_tokens, leave_callback_secret};
 use crate::config::Config;
 use crate::context::{Context, Health};
-use crate::flow::{alarms, callback, dispatch, heartbeat, submit};
+use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
 use crate::loops::{self, admit, callbacks, expire, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
@@ -128,6 +128,7 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         slot_labels: heartbeat::SlotLabels::default(),
         submissions: submit::Submissions::default(),
         fleet: crate::context::Fleet::default(),
+        asked: crate::flow::fetch::Asked::default(),
         health: Health::default(),
         clock: crate::clock::ClockWatch::new(db.is_elsewhere()),
         ahead: crate::ahead::Ahead::default(),
@@ -166,6 +167,7 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("pulse", Arc::clone(ctx), poll::pulse));
     tokio::spawn(loops::keep_running("watchdog", Arc::clone(ctx), watchdog::run));
     tokio::spawn(loops::keep_running("reaper", Arc::clone(ctx), reaper::run));
+    tokio::spawn(loops::keep_running("fetches", Arc::clone(ctx), fetch::run));
     tokio::spawn(loops::keep_running("retention", Arc::clone(ctx), retention::run));
     if postgres {
         tokio::spawn(loops::keep_running("notifier", Arc::clone(ctx), poll::notifier));

@@ -4,6 +4,7 @@ use crate::ahead::Ahead;
 use crate::auth::Tokens;
 use crate::clock::{ClockWatch, boottime_ms};
 use crate::config::Config;
+use crate::flow::fetch::Asked;
 use crate::flow::heartbeat::{Beats, Faults, Registered, SlotLabels};
 use crate::flow::submit::Submissions;
 use crate::lanes::Lanes;
@@ -34,6 +35,8 @@ pub struct Context {
     pub slot_labels: SlotLabels,
     pub submissions: Submissions,
     pub fleet: Fleet,
+    /// Hosts that are asked for full outputs.
+    pub asked: Asked,
     pub health: Health,
     /// Whether the database's clock may be acted on.
     pub clock: ClockWatch,

@@ -908,3 +908,56 @@ fn lines_have_times_and_can_be_chosen_by_them() {
     let both = system.say(&["logs", "--since", "1h", "--tail", "1", &id]);
     assert_eq!(both.code, Some(2), "{both:?}");
 }
+
+#[test]
+fn the_full_output_can_be_fetched_at_any_replica_while_the_runner_has_it() {
+    let mut system = System::postgres();
+    let port = system.another_port();
+    let _first = system.scheduler(0);
+    let _second = system.scheduler(1);
+    // The runner talks to the first only, the reader to the second only.
+    let mut runner = system.runner("a", 1, &["--keep-output", "1h"]);
+    let other = format!("http://127.0.0.1:{port}");
+    let full = |id: &str| {
+        let mut command = system.command(&["--url", &other, "logs", "--full", id]);
+        command.output().expect("starts")
+    };
+    let lines: Vec<u8> = (0..600_000).flat_map(|n| format!("{n:06}\n").into_bytes()).collect();
+    let script = "seq -f %06.0f 0 599999; echo oops >&2; until [ -e go ]; do sleep 0.05; done";
+    let dir = system.folder.path().to_string_lossy().into_owned();
+    let id = system.submit(&["--output-max", "16K", "--dir", &dir, "--shell", script]);
+    until("the task has written all", || {
+        logs(&system, &["--stderr", &id]).0 == b"oops\n"
+    });
+    let running = full(&id);
+    assert!(
+        running.status.success() && running.stdout == lines,
+        "{}",
+        running.stdout.len()
+    );
+    std::fs::write(system.path("go"), "").expect("writes");
+    let task = system.until(&id, &["FINISHED"]);
+    assert!(task["end_detail"]["output_until"].is_string(), "{}", task["end_detail"]);
+    let note = String::from_utf8(logs(&system, &[&id]).1).expect("text");
+    assert!(
+        note.contains("a/0 has them until ") && note.contains("logs --full"),
+        "{note}"
+    );
+    until("the task's folder is gone", || {
+        !system.path(&format!("a/tasks/{id}")).exists()
+    });
+    let ended = full(&id);
+    assert!(ended.status.success() && ended.stdout == lines && ended.stderr == b"oops\n");
+    // Also after the runner was started again.
+    runner.signal(nix::sys::signal::Signal::SIGTERM);
+    runner.wait(std::time::Duration::from_secs(20));
+    let _runner = system.runner("a", 1, &["--keep-output", "1h"]);
+    assert!(full(&id).stdout == lines);
+    std::fs::remove_dir_all(system.path(&format!("a/outputs/{id}"))).expect("removes");
+    let gone = full(&id);
+    let said = String::from_utf8_lossy(&gone.stderr).into_owned();
+    assert!(
+        !gone.status.success() && said.contains("a does not have the full output"),
+        "{said}"
+    );
+}

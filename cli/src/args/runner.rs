@@ -5,6 +5,7 @@ use super::value::{SlotLabel, duration, host, label, slot_label, word};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
+use systole_runner::kept::Keep;
 use systole_runner::warden::flood::FILE_BYTES_MIN;
 use systole_shared::limits::SLOTS_MAX;
 use systole_shared::task::limits::parse_bytes;
@@ -77,6 +78,21 @@ pub struct WardenTimes {
     /// How much of each stream of a task stays on disk, at least 16M; a longer one loses its middle
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = file_size)]
     pub output_file_max: u64,
+    /// Keep the full output of tasks that wrote more than is stored, this long after their end; 0s: not at all
+    #[arg(long, value_name = "D", default_value = "24h", value_parser = duration)]
+    pub keep_output: Duration,
+    /// All of those together; the oldest goes first
+    #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_bytes)]
+    pub keep_output_max: u64,
+}
+
+impl WardenTimes {
+    pub fn keep(&self) -> Keep {
+        Keep {
+            time: self.keep_output,
+            bytes: self.keep_output_max,
+        }
+    }
 }
 
 fn file_size(text: &str) -> Result<u64, String> {

@@ -59,7 +59,8 @@ A runner looks at the output of its tasks five times a second, and when they end
 --timestamps and --since. They are UTC, by the clock of the database; `-` is not known.
 
 Of a stream that is longer than the task's --output-max, head and tail are stored; a line on stderr says at its
-place how much is missing between.
+place how much is missing between. --full fetches that from the runner, which keeps it for a while (24 hours,
+unless its --keep-output says otherwise); with --timestamps its lines have no times.
 
 On a terminal, control characters other than newline, tab and carriage return are shown (`^[`,
 `^G`, `\\x9b`), not obeyed; colours pass, and bytes that are no text become U+FFFD. Through a pipe or
@@ -77,6 +78,9 @@ pub struct LogsArgs {
     /// Only what was written since this time, or within this last while, such as 10m
     #[arg(long, value_name = "TIME|D", value_parser = since, allow_hyphen_values = true, conflicts_with = "tail")]
     pub since: Option<i64>,
+    /// All of the output: what is not stored is fetched from the runner that ran the task, while it has it
+    #[arg(long)]
+    pub full: bool,
     /// Each line with the time when the runner saw it
     #[arg(short, long)]
     pub timestamps: bool,

@@ -34,6 +34,7 @@ pub async fn run(global: &Global, args: &LogsArgs) -> Result<u8, Failure> {
         follow: args.follow,
         since_ms: args.since.map(systole_proto::convert::time_to_wire),
         times: args.timestamps,
+        full: args.full,
     };
     let tail = args.tail.map(|lines| Tail::of(&task, lines));
     let mut follower = follow::output_from(client, wanted, tail, sink);

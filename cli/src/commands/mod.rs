@@ -60,6 +60,6 @@ fn tell_errors<'e>(errors: impl Iterator<Item = &'e v1::ItemError>) -> u8 {
 }
 
 /// This machine's time, for display.
-fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     u64::try_from(systole_shared::clock::now_ms()).unwrap_or(0)
 }

@@ -226,6 +226,7 @@ impl Run {
             follow: true,
             since_ms: None,
             times: false,
+            full: false,
         };
         follow::output(Arc::clone(&self.client), wanted, sink)
     }

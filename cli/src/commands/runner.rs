@@ -40,6 +40,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         adopt_window: args.warden.adopt_window,
         policy,
         output_file_max: args.warden.output_file_max,
+        keep_output: args.warden.keep(),
         data_dir,
     };
     paths::make_private_dir(&config.data_dir, "--data-dir")?;
@@ -92,6 +93,8 @@ pub fn own_warden(times: &WardenTimes, policy: Option<&Path>) -> Origin {
         format!("--adopt-window={}", ms(times.adopt_window)),
         format!("--drain-wait={}", ms(times.drain_wait)),
         format!("--output-file-max={}", times.output_file_max),
+        format!("--keep-output={}", ms(times.keep_output)),
+        format!("--keep-output-max={}", times.keep_output_max),
     ];
     if let Some(policy) = policy {
         arguments.push(format!("--policy={}", policy.display()));

@@ -66,10 +66,13 @@ impl Plan {
                 path.display()
             ))
         })?;
+        let keep = systole_runner::kept::Keep::default();
         let times = WardenTimes {
             adopt_window: systole_runner::config::ADOPT_WINDOW,
             drain_wait: std::time::Duration::ZERO,
             output_file_max: systole_runner::config::OUTPUT_FILE_MAX,
+            keep_output: keep.time,
+            keep_output_max: keep.bytes,
         };
         Ok(RunnerConfig {
             urls: vec![local_url(running.addr)],
@@ -87,6 +90,7 @@ impl Plan {
             adopt_window: times.adopt_window,
             policy: self.policy,
             output_file_max: times.output_file_max,
+            keep_output: keep,
         })
     }
 }

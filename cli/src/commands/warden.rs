@@ -21,6 +21,7 @@ pub fn run(global: &Global, args: &WardenArgs) -> Result<u8, Failure> {
         adopt_window: args.times.adopt_window,
         policy: args.policy.absolute(),
         output_file_max: args.times.output_file_max,
+        keep_output: args.times.keep(),
     };
     warden::run(plan).map_err(failure)?;
     Ok(exit_code::OK)

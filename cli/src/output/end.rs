@@ -55,6 +55,15 @@ pub fn lines(detail: &v1::EndDetail, runner: &str) -> Vec<(&'static str, String)
             lines.push((name, text));
         }
     }
+    if let Some(until) = detail.output_until_ms.and_then(|ms| u64::try_from(ms).ok()) {
+        lines.push((
+            "kept",
+            format!(
+                "all output on {runner} until {}: systole logs --full",
+                super::text::full_time(until)
+            ),
+        ));
+    }
     if !detail.note.is_empty() {
         lines.push(("note", detail.note.clone()));
     }

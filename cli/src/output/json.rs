@@ -192,6 +192,8 @@ pub struct EndDetail {
     pub leftovers: u32,
     pub usage: Usage,
     pub note: Option<String>,
+    /// Until when the runner keeps the full output; null: it does not, or all is stored.
+    pub output_until: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -480,6 +482,10 @@ impl From<&v1::EndDetail> for EndDetail {
                 read_bytes: usage.read_bytes,
                 written_bytes: usage.written_bytes,
             },
+            output_until: detail
+                .output_until_ms
+                .and_then(|ms| u64::try_from(ms).ok())
+                .and_then(time),
             note: text(&detail.note),
         }
     }
@@ -725,6 +731,7 @@ mod tests {
                 ..v1::Usage::default()
             }),
             note: String::new(),
+            output_until_ms: Some(1_800_000_000_000),
         });
         let value = serde_json::to_value(Task::from(&task)).expect("serialises");
         let detail = &value["end_detail"];
@@ -737,6 +744,7 @@ mod tests {
         assert_eq!(detail["usage"]["user_cpu_us"], json!(5));
         assert_eq!(detail["usage"].get("read_bytes"), Some(&Value::Null));
         assert_eq!(detail.get("note"), Some(&Value::Null));
+        assert_eq!(detail["output_until"], json!("2027-01-15T08:00:00.000Z"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod beat;
 mod deliver;
 mod held;
 mod leftover;
+pub mod serve;
 
 pub use beat::Fixed;
 

@@ -20,6 +20,7 @@ mod worker;
 use crate::child::spawn::Place;
 use crate::error::RunnerError;
 use crate::journal::{Ended, Journal};
+use crate::kept::{self, Keep};
 use crate::policy::current::Current;
 use crate::state_dir::WardenDir;
 use crate::{host, sweep};
@@ -34,7 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use worker::Worker;
 
 /// Two: a fork waits for its exec, and one at a time would not fill two cores.
@@ -44,6 +45,8 @@ pub const WORKERS: usize = 2;
 const BURY_EVERY: Duration = Duration::from_secs(1);
 /// What is kept for days is looked through this often.
 const CLEAN_EVERY: Duration = Duration::from_secs(3_600);
+/// Full outputs are looked at this often.
+const TIDY_EVERY: Duration = Duration::from_secs(60);
 /// Folders of former tasks that are kept for later ones, and with each three open files.
 const SPARES: usize = 64;
 /// Of the descriptors that this process may have, the spare folders take at most three times the part by this.
@@ -63,6 +66,8 @@ pub struct Plan {
     pub policy: Option<PathBuf>,
     /// Bytes of each stream of a task that stay on disk; at least [`flood::FILE_BYTES_MIN`].
     pub output_file_max: u64,
+    /// Full outputs that are kept when their tasks have ended.
+    pub keep_output: Keep,
 }
 
 /// What the workers have in common.
@@ -78,6 +83,21 @@ struct Shared {
 }
 
 impl Shared {
+    /// Deletes full outputs that have lain too long, or are too much.
+    fn tidy_kept(&self) {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(crate::journal::now_ms());
+        match kept::surplus(&self.plan.data_dir, self.plan.keep_output, now) {
+            Ok(surplus) => {
+                for path in surplus {
+                    if let Err(error) = self.place.journal.discard(&path) {
+                        tracing::warn!(path = %path.display(), %error, "a full output could not be deleted");
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(%error, "outputs/ could not be looked at"),
+        }
+    }
+
     fn drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
         self.wake();
@@ -300,9 +320,17 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
     // Its last look is that of the process.
     start_prober(Arc::clone(&shared)).map_err(RunnerError::Host)?;
     shed_code();
+    shared.tidy_kept();
+    let mut tidied = Instant::now();
     while !workers.iter().all(JoinHandle::is_finished) {
         match next_signal(&signals, BURY_EVERY) {
-            None => bury_orphans(),
+            None => {
+                bury_orphans();
+                if tidied.elapsed() >= TIDY_EVERY {
+                    shared.tidy_kept();
+                    tidied = Instant::now();
+                }
+            }
             Some(libc::SIGTERM | libc::SIGINT) => {
                 tracing::info!("the warden is told to stop");
                 shared.drain();

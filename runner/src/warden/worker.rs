@@ -16,6 +16,7 @@ use super::protocol::{Stop, ToWarden};
 use super::task::{Clocks, Fence, Live, Over};
 use crate::child::spawn::{Launched, launch};
 use crate::journal::{Begin, Ended, TaskFiles};
+use crate::kept;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use std::collections::{BTreeSet, HashMap};
@@ -486,6 +487,15 @@ impl Worker {
     fn forget(&mut self, task_id: i64) {
         let Some(kept) = self.kept.remove(&task_id) else { return };
         let journal = &self.shared.place.journal;
+        if kept.ended.detail.output_until_ms.is_some() {
+            if let Err(error) = kept::keep(&self.shared.plan.data_dir, task_id) {
+                tracing::warn!(task_id, %error, "the full output of a task could not be kept");
+            }
+            if let Err(error) = journal.remove(task_id) {
+                tracing::warn!(task_id, %error, "the directory of an ended task could not be removed");
+            }
+            return self.shared.tidy_kept();
+        }
         let done = match kept.files {
             Some(files) => journal.recycle(task_id, files, kept.nobody_inside),
             None => journal.remove(task_id),
@@ -527,6 +537,12 @@ impl Worker {
             if let Some(live) = self.live.remove(&task_id) {
                 let keep_workdir = live.begin.keep_workdir;
                 let Over { mut ended, files, tree } = live.over();
+                let keep = self.shared.plan.keep_output;
+                let is_long = ended.stdout_bytes.max(ended.stderr_bytes) > ended.output_max;
+                ended.detail.output_until_ms = (is_long && !keep.time.is_zero() && keep.bytes > 0).then(|| {
+                    let until = Duration::from_millis(ended.ended_at_ms).saturating_add(keep.time);
+                    i64::try_from(until.as_millis()).unwrap_or(i64::MAX)
+                });
                 if keep_workdir {
                     self.shared.place.journal.keep_work_of(&mut ended);
                 }

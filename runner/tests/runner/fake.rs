@@ -7,6 +7,7 @@ use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::runner_service_server::{RunnerService, RunnerServiceServer};
 use systole_runner::config::{ADOPT_WINDOW, OUTPUT_FILE_MAX, RunnerConfig};
+use systole_runner::kept::Keep;
 use systole_runner::warden::client::Origin;
 use systole_runner::warden::{Inside, Plan};
 use systole_runner::{RunnerError, Shutdown};
@@ -172,6 +173,14 @@ impl RunnerService for Service {
         let results = chunks.into_iter().map(|chunk| store(&mut stored, chunk)).collect();
         Ok(Response::new(v1::UploadOutputResponse { results }))
     }
+
+    async fn next_fetch(&self, _: Request<v1::NextFetchRequest>) -> Result<Response<v1::NextFetchResponse>, Status> {
+        Err(Status::unimplemented("a scheduler of an earlier version"))
+    }
+
+    async fn put_fetched(&self, _: Request<v1::PutFetchedRequest>) -> Result<Response<v1::PutFetchedResponse>, Status> {
+        Err(Status::unimplemented("a scheduler of an earlier version"))
+    }
 }
 
 /// As a scheduler does: what fits in is stored, and the answer says which bytes there are.
@@ -298,6 +307,7 @@ impl Fake {
             adopt_window: ADOPT_WINDOW,
             policy: None,
             output_file_max: OUTPUT_FILE_MAX,
+            keep_output: Keep::default(),
         }
     }
 
@@ -311,6 +321,7 @@ impl Fake {
                 adopt_window: ADOPT_WINDOW,
                 policy: self.policy(),
                 output_file_max: OUTPUT_FILE_MAX,
+                keep_output: Keep::default(),
             };
             Inside::start(plan).expect("the warden starts")
         });

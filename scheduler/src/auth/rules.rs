@@ -13,6 +13,8 @@ pub const CALLS: &[(&str, Needs)] = &[
     ("/systole.v1.TaskService/ReadOutput", Needs::View),
     ("/systole.v1.RunnerService/Heartbeat", Needs::Run),
     ("/systole.v1.RunnerService/UploadOutput", Needs::Run),
+    ("/systole.v1.RunnerService/NextFetch", Needs::Run),
+    ("/systole.v1.RunnerService/PutFetched", Needs::Run),
     ("/systole.v1.RunnerAdmin/List", Needs::View),
     ("/systole.v1.RunnerAdmin/Cordon", Needs::Operate),
     ("/systole.v1.RunnerAdmin/Uncordon", Needs::Operate),

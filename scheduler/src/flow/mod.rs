@@ -6,6 +6,7 @@ pub mod callback;
 pub mod cancel;
 pub mod dispatch;
 pub mod expire;
+pub mod fetch;
 pub mod fleet;
 pub mod heartbeat;
 pub mod lost;

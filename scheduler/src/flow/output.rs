@@ -1,7 +1,7 @@
 //! Reading output: from an offset, optionally until the task has ended and everything was sent.
 
-use super::Refusal;
 use super::cancel::no_such_task;
+use super::{Refusal, fetch};
 use crate::context::Context;
 use crate::store::output::{Part, Size, Stream};
 use std::sync::Arc;
@@ -42,6 +42,8 @@ pub struct Read {
     /// Pieces by the time of their bytes.
     pub times: bool,
     pub since_ms: Option<i64>,
+    /// What is not stored is fetched from its runner.
+    pub full: bool,
 }
 
 /// Sends pieces until the end. A reader that is slow slows only itself; one that is gone ends this.
@@ -51,7 +53,7 @@ pub async fn read(ctx: Arc<Context>, read: Read, out: mpsc::Sender<Result<Piece,
     }
 }
 
-async fn run(ctx: &Context, mut read: Read, out: &mpsc::Sender<Result<Piece, Refusal>>) -> Result<(), Refusal> {
+async fn run(ctx: &Arc<Context>, mut read: Read, out: &mpsc::Sender<Result<Piece, Refusal>>) -> Result<(), Refusal> {
     let mut changes = ctx.wake.watch();
     let mut looks_again = LOOKS_AGAIN_MAX;
     let mut ended_since: Option<tokio::time::Instant> = None;
@@ -72,6 +74,14 @@ async fn run(ctx: &Context, mut read: Read, out: &mpsc::Sender<Result<Piece, Ref
                 *at = (*at).max(begin.unwrap_or(stored.end));
             }
             while *at < stored.end {
+                if let Some(gap) = stored.gap_at(*at).filter(|_| read.full) {
+                    *at = gap.end;
+                    sent = true;
+                    if !fetch::fetch(ctx, read.task_id, *stream, gap, out).await? {
+                        return Ok(());
+                    }
+                    continue;
+                }
                 if let Some(gap) = stored.gap_at(*at) {
                     let piece = Piece {
                         stream: *stream,

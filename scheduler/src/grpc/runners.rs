@@ -3,8 +3,9 @@
 use super::{check_batch, invalid, item_error, status};
 use crate::context::Context;
 use crate::flow::heartbeat::{self, Beat, BeatResult};
-use crate::flow::{Refusal, cancel};
+use crate::flow::{Refusal, cancel, fetch};
 use crate::parked::Answer;
+use crate::store::fetch::Put;
 use crate::store::hosts::Registration;
 use crate::store::output::{Chunk, Stream, Upload};
 use std::sync::Arc;
@@ -119,6 +120,52 @@ impl RunnerService for Runners {
             .collect();
         Ok(Response::new(v1::UploadOutputResponse { results }))
     }
+
+    async fn next_fetch(
+        &self,
+        request: Request<v1::NextFetchRequest>,
+    ) -> Result<Response<v1::NextFetchResponse>, Status> {
+        let request = request.into_inner();
+        check_host(&request.host, "host").map_err(invalid)?;
+        let park = Duration::from_millis(request.park_ms.min(PARK_MS_MAX));
+        let order = fetch::next(&self.ctx, &request.host, park)
+            .await
+            .map_err(|refusal| status(&refusal))?;
+        let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
+        Ok(Response::new(order.map_or_else(
+            v1::NextFetchResponse::default,
+            |order| v1::NextFetchResponse {
+                fetch_id: order.id,
+                task_id: order.task_id,
+                stream: order.stream.into(),
+                offset: bytes(order.start_byte),
+                end: bytes(order.end_byte),
+            },
+        )))
+    }
+
+    async fn put_fetched(
+        &self,
+        request: Request<v1::PutFetchedRequest>,
+    ) -> Result<Response<v1::PutFetchedResponse>, Status> {
+        let request = request.into_inner();
+        check_fetched(&request).map_err(invalid)?;
+        let error = clean(&request.error, MESSAGE_CHARS_MAX);
+        let put = fetch::put(
+            &self.ctx,
+            request.fetch_id,
+            request.host,
+            request.offset,
+            request.data,
+            error,
+        )
+        .await
+        .map_err(|refusal| status(&refusal))?;
+        Ok(Response::new(v1::PutFetchedResponse {
+            wait: put == Put::Wait,
+            gone: put == Put::Gone,
+        }))
+    }
 }
 
 impl Runners {
@@ -138,6 +185,19 @@ impl Runners {
         status
     }
 }
+/// A piece of a full output, checked.
+fn check_fetched(request: &v1::PutFetchedRequest) -> Result<(), Invalid> {
+    check_host(&request.host, "host")?;
+    signed(request.offset, "offset")?;
+    if request.data.len() > OUTPUT_CHUNK_BYTES_MAX {
+        return Err(Invalid::new(
+            "data",
+            format!("has more than {OUTPUT_CHUNK_BYTES_MAX} bytes"),
+        ));
+    }
+    Ok(())
+}
+
 /// More is a clock that was set.
 const AGE_MS_MAX: i64 = 7 * 24 * 3_600_000;
 

@@ -221,6 +221,7 @@ impl TaskService for Tasks {
             streams,
             follow: request.follow,
             times: request.times,
+            full: request.full,
             since_ms: match request.since_ms {
                 0 => None,
                 ms => Some(i64::try_from(ms).unwrap_or(i64::MAX)),

@@ -19,6 +19,7 @@ pub mod claims;
 pub mod clocks;
 pub mod db;
 pub mod error;
+pub mod fetch;
 pub mod finish;
 pub mod holds;
 pub mod hosts;
@@ -43,6 +44,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         beats::STATEMENTS,
         claims::STATEMENTS,
         clocks::STATEMENTS,
+        fetch::STATEMENTS,
         finish::STATEMENTS,
         holds::STATEMENTS,
         hosts::STATEMENTS,

@@ -43,6 +43,9 @@ pub struct EndDetail {
     /// For a person.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
+    /// Until when the runner keeps the full output of which only a part is stored, by its clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_until_ms: Option<i64>,
 }
 
 impl EndDetail {
@@ -95,6 +98,7 @@ mod tests {
                 ..Usage::default()
             }),
             note: "a \"b\"".into(),
+            output_until_ms: Some(7),
         };
         let text = serde_json::to_string(&detail).expect("serialises");
         assert_eq!(serde_json::from_str::<EndDetail>(&text).expect("parses"), detail);

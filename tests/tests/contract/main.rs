@@ -2,6 +2,7 @@
 
 mod claims;
 mod environment;
+mod fetch;
 mod holds;
 mod host_faults;
 mod hosts;
@@ -1554,6 +1555,7 @@ async fn the_detail_of_an_end_is_kept_within_its_bounds(db: TestDb) {
             written_bytes: Some(1),
         }),
         note: "日本 \" ' \\ \n".into(),
+        output_until_ms: Some(1_800_000_000_000),
     };
     let long = v1::EndDetail {
         signals: vec![sent(9, 1); 100],
