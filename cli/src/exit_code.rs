@@ -49,7 +49,11 @@ fn of_failed(outcome: &v1::Outcome) -> u8 {
             Some(code) if code != OK => code,
             _ => NO,
         },
-        "signal" => outcome
+        // Its child may have been ended, and the program gone on to its own end.
+        "out_of_memory" if outcome.exit_code.is_some_and(|code| code != 0) => {
+            outcome.exit_code.and_then(|code| u8::try_from(code).ok()).unwrap_or(NO)
+        }
+        "signal" | "out_of_memory" => outcome
             .signal
             .map_or(NO, |signal| u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX)),
         "start_failed" if outcome.message.starts_with("program not found") => PROGRAM_NOT_FOUND,
@@ -97,6 +101,9 @@ mod tests {
             (Failed, "signal", None, Some(9), "", 137),
             (Failed, "signal", None, Some(15), "", 143),
             (Failed, "signal", None, None, "", 1),
+            (Failed, "out_of_memory", None, Some(9), "", 137),
+            (Failed, "out_of_memory", Some(137), None, "", 137),
+            (Failed, "out_of_memory", Some(300), None, "", 1),
             (Failed, "start_failed", None, None, "program not found: x", 127),
             (Failed, "start_failed", None, None, "no directory /nowhere", 126),
             (Failed, "timeout", None, Some(15), "", 124),

@@ -84,6 +84,9 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
             core_bytes: limits.limit_core.unwrap_or(0),
             file_bytes: limits.limit_file,
             nice: limits.nice,
+            memory_bytes: limits.memory,
+            cpu_millis: limits.cpus,
+            pids: limits.pids,
         },
         output: OutputPolicy {
             max_bytes: output.output_max,
@@ -295,6 +298,12 @@ mod tests {
             "2G",
             "--nice",
             "0",
+            "--memory",
+            "64M",
+            "--cpus",
+            "1.5",
+            "--pids",
+            "20",
             "--umask",
             "027",
             "--user",
@@ -311,6 +320,9 @@ mod tests {
             core_bytes: 512 << 10,
             file_bytes: Some(2 << 30),
             nice: Some(0),
+            memory_bytes: Some(64 << 20),
+            cpu_millis: Some(1_500),
+            pids: Some(20),
         };
         assert_eq!((spec.limits, spec.umask), (limits, 0o027));
         assert_eq!(
@@ -326,6 +338,9 @@ mod tests {
             ["--limit-file", "-1"],
             ["--nice", "-5"],
             ["--nice", "20"],
+            ["--memory", "1X"],
+            ["--cpus", "-1"],
+            ["--pids", "0"],
             ["--umask", "089"],
             ["--umask", "1000"],
             ["--umask", "+22"],
@@ -400,6 +415,8 @@ mod tests {
             ),
             (&["--limit-file", "0", "--", "x"], "--limit-file: 0 is outside 1 to "),
             (&["--limit-core", "2048T", "--", "x"], "--limit-core: "),
+            (&["--memory", "1K", "--", "x"], "--memory: 1024 is outside "),
+            (&["--cpus", "0.001", "--", "x"], "--cpus: 0.001 is outside 0.01 to "),
             (&["--", ""], "the program: "),
         ] {
             let message = refused(line);

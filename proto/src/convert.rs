@@ -160,6 +160,9 @@ fn limits_from_wire(limits: v1::Limits) -> Limits {
         core_bytes: limits.core_bytes,
         file_bytes: (limits.file_bytes != 0).then_some(limits.file_bytes),
         nice: limits.nice,
+        memory_bytes: (limits.memory_bytes != 0).then_some(limits.memory_bytes),
+        cpu_millis: (limits.cpu_millis != 0).then_some(limits.cpu_millis),
+        pids: (limits.pids != 0).then_some(limits.pids),
     }
 }
 
@@ -170,6 +173,9 @@ fn limits_to_wire(limits: &Limits) -> Option<v1::Limits> {
         core_bytes: limits.core_bytes,
         file_bytes: limits.file_bytes.unwrap_or(0),
         nice: limits.nice,
+        memory_bytes: limits.memory_bytes.unwrap_or(0),
+        cpu_millis: limits.cpu_millis.unwrap_or(0),
+        pids: limits.pids.unwrap_or(0),
     })
 }
 
@@ -352,6 +358,8 @@ pub fn detail_from_wire(detail: v1::EndDetail) -> EndDetail {
             read_bytes: usage.read_bytes,
             written_bytes: usage.written_bytes,
         }),
+        memory_limit_bytes: detail.memory_limit_bytes,
+        oom_kills: detail.oom_kills,
         note: detail.note,
         output_until_ms: detail.output_until_ms,
     }
@@ -379,6 +387,8 @@ pub fn detail_to_wire(detail: EndDetail) -> v1::EndDetail {
         }),
         note: detail.note,
         output_until_ms: detail.output_until_ms,
+        memory_limit_bytes: detail.memory_limit_bytes,
+        oom_kills: detail.oom_kills,
     }
 }
 
@@ -461,6 +471,9 @@ mod tests {
                 core_bytes: 1,
                 file_bytes: Some(2),
                 nice: Some(0),
+                memory_bytes: Some(3),
+                cpu_millis: Some(4),
+                pids: Some(5),
             },
             output: OutputPolicy {
                 max_bytes: Some(1 << 20),
@@ -521,6 +534,8 @@ mod tests {
                 read_bytes: Some(4),
                 written_bytes: Some(5),
             }),
+            memory_limit_bytes: Some(6),
+            oom_kills: 7,
             note: "x".into(),
             output_until_ms: Some(8),
         };

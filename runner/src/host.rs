@@ -50,8 +50,15 @@ fn system() -> String {
 }
 
 /// What a beat tells of the host, as JSON.
-pub fn facts(guard: &str) -> String {
-    serde_json::json!({"system": system(), "guard": guard}).to_string()
+pub fn facts(guard: &str, limits: Option<&str>, policy: Option<&str>) -> String {
+    let mut facts = serde_json::json!({"system": system(), "guard": guard});
+    // A warden of before does not say.
+    for (name, fact) in [("limits", limits), ("policy", policy)] {
+        if let Some(fact) = fact {
+            facts[name] = fact.into();
+        }
+    }
+    facts.to_string()
 }
 
 /// The user this process, and so each child, runs as.

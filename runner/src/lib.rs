@@ -21,6 +21,7 @@ pub mod kept;
 mod link;
 pub mod policy;
 mod procfs;
+mod protect;
 mod run;
 mod shutdown;
 mod spare;

@@ -8,7 +8,7 @@ use crate::shutdown::Shutdown;
 use crate::state_dir::AgentDir;
 use crate::warden::Plan;
 use crate::warden::client::{Client, Inventory, Origin};
-use crate::{host, policy};
+use crate::{host, policy, protect};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -27,6 +27,7 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         // The warden would refuse it too, but where nobody looks.
         policy::load::load(config.policy.as_deref()).map_err(RunnerError::Policy)?;
     }
+    protect::from_want_of_memory();
     let link = Arc::new(Link::new(&config)?);
     let boot_id = host::boot_id().map_err(RunnerError::Host)?;
     let root = config.data_dir.clone();
@@ -56,7 +57,7 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         instance_id: greeting.instance_id,
         start_no: home.start_no,
         boot_id,
-        host_facts: host::facts(&greeting.guard),
+        host_facts: host::facts(&greeting.guard, greeting.limits.as_deref(), greeting.policy.as_deref()),
         labels: labels_to_wire(&config.labels),
     };
     let context = Arc::new(Context {

@@ -56,6 +56,16 @@ pub const CORE_BYTES_MAX: u64 = 1 << 50;
 pub const FILE_BYTES_MAX: u64 = 1 << 50;
 /// The highest nice value of Linux; the lowest of a task is 0.
 pub const NICE_MAX: u32 = 19;
+/// Memory that a task may be limited to; with less no program starts.
+pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
+/// Most memory that a task may be limited to (1 PiB).
+pub const MEMORY_BYTES_MAX: u64 = 1 << 50;
+/// Share of processors that a task may be limited to, in thousandths of one.
+pub const CPU_MILLIS_MIN: u32 = 10;
+/// The most: 4,096 processors.
+pub const CPU_MILLIS_MAX: u32 = 4_096_000;
+/// The highest number of processes and threads that Linux can have.
+pub const PIDS_MAX: u32 = 4_194_304;
 /// All permission bits of a umask.
 pub const UMASK_MAX: u32 = 0o777;
 /// The umask of a task that names none.

@@ -1,14 +1,14 @@
 //! `run` and `submit`: what a task is made of.
 
 use super::value::{
-    duration, env_var, group, key, label, nice, one_of, open_files, positive_duration, priority, reason, retries,
+    duration, env_var, group, key, label, nice, one_of, open_files, pids, positive_duration, priority, reason, retries,
     target, time, traceparent, umask, user, word,
 };
 use clap::{ArgGroup, Args};
 use std::ffi::OsString;
 use std::time::Duration;
 use systole_shared::id::Target;
-use systole_shared::task::limits::parse_bytes;
+use systole_shared::task::limits::{parse_bytes, parse_cpus};
 use systole_shared::task::output::OnLimit;
 use systole_shared::task::signal::parse_signal;
 use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
@@ -168,6 +168,15 @@ pub struct LimitArgs {
     /// Leave more of the processors to others: 0 to 19 [default: as the runner]
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = nice)]
     pub nice: Option<u32>,
+    /// Most memory of all its processes together, such as 512M, 2G; more ends one of them, and the task as out_of_memory
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true, value_parser = parse_bytes)]
+    pub memory: Option<u64>,
+    /// Most processors that all its processes together may use, such as 2 or 0.5
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = parse_cpus)]
+    pub cpus: Option<u32>,
+    /// Most processes and threads at the same time
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = pids)]
+    pub pids: Option<u32>,
     /// Permissions that new files do not get, octal [default: 022]
     #[arg(long, value_name = "MASK", allow_hyphen_values = true, value_parser = umask)]
     pub umask: Option<u32>,

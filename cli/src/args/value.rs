@@ -8,7 +8,7 @@ use systole_shared::clock::now_ms;
 use systole_shared::error::Invalid;
 use systole_shared::id::Target;
 use systole_shared::limits::{
-    NICE_MAX, OPEN_FILES_MAX, OPEN_FILES_MIN, PRIORITY_MAX, RETRIES_MAX, SLOTS_MAX, UMASK_MAX,
+    NICE_MAX, OPEN_FILES_MAX, OPEN_FILES_MIN, PIDS_MAX, PRIORITY_MAX, RETRIES_MAX, SLOTS_MAX, UMASK_MAX,
 };
 use systole_shared::task::TaskState;
 use systole_shared::task::run_as::check_account;
@@ -151,6 +151,16 @@ pub(super) fn nice(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(nice) if nice <= NICE_MAX => Ok(nice),
         _ => Err(format!("{:?} is no nice value; write 0 to {NICE_MAX}", brief(text))),
+    }
+}
+
+pub(super) fn pids(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(pids) if (1..=PIDS_MAX).contains(&pids) => Ok(pids),
+        _ => Err(format!(
+            "{:?} is no number of processes; write 1 to {PIDS_MAX}",
+            brief(text)
+        )),
     }
 }
 

@@ -25,7 +25,7 @@ const COLUMNS: [Column; 7] = [
 /// Beside the others when any runner has a fault.
 const FAULT: Column = Column::cut("FAULT", 20);
 
-const WIDE_COLUMNS: [Column; 12] = [
+const WIDE_COLUMNS: [Column; 13] = [
     Column::whole("RUNNER"),
     Column::whole("STATE"),
     Column::whole("TASK"),
@@ -37,6 +37,7 @@ const WIDE_COLUMNS: [Column; 12] = [
     Column::whole("CORDON"),
     Column::whole("FAULT"),
     Column::whole("GUARD"),
+    Column::whole("LIMITS"),
     Column::whole("HOST"),
 ];
 
@@ -147,6 +148,10 @@ fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
             plain(cordon),
             plain(fault(runner, now)),
             plain(facts::guard(&runner.host_facts).unwrap_or_default()),
+            plain(match facts::limits(&runner.host_facts) {
+                Some(limits) if limits.is_empty() => "none".to_owned(),
+                limits => limits.unwrap_or_default().join(" "),
+            }),
             plain(facts::others(&runner.host_facts)),
         ]);
     }

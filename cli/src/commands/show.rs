@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::output::{self, Output, color, end, json, text};
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
-use systole_shared::task::limits::exact_bytes;
+use systole_shared::task::limits::{exact_bytes, exact_cpus};
 use systole_shared::task::signal::{SIGTERM, signal_name};
 use systole_shared::time::{exact_duration, format_duration};
 
@@ -219,6 +219,15 @@ fn confined(sheet: &mut Sheet, spec: &v1::TaskSpec) {
             said.push(format!("{what} of {}", exact_bytes(bytes)));
         }
     }
+    if limits.memory_bytes != 0 {
+        said.push(format!("memory {}", exact_bytes(limits.memory_bytes)));
+    }
+    if limits.cpu_millis != 0 {
+        said.push(format!("{} cpus", exact_cpus(limits.cpu_millis)));
+    }
+    if limits.pids != 0 {
+        said.push(format!("{} processes", limits.pids));
+    }
     said.extend(limits.nice.map(|nice| format!("nice {nice}")));
     sheet.add("limits", said.join(", "));
 }
@@ -360,6 +369,9 @@ mod tests {
                     core_bytes: 10 << 20,
                     file_bytes: 512 << 10,
                     nice: Some(0),
+                    memory_bytes: 1 << 30,
+                    cpu_millis: 500,
+                    pids: 20,
                 }),
                 umask: Some(0o7),
                 user: "ann".into(),
@@ -372,7 +384,7 @@ mod tests {
         for line in [
             "  user       ann, group staff\n",
             "  umask      007\n",
-            "  limits     64 open files, core files of 10M, files of 512K, nice 0\n",
+            "  limits     64 open files, core files of 10M, files of 512K, memory 1G, 0.5 cpus, 20 processes, nice 0\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }

@@ -41,7 +41,13 @@ pub fn lines(detail: &v1::EndDetail, runner: &str) -> Vec<(&'static str, String)
                 usage.system_cpu_us.map(|us| seconds(us, "system")),
             ],
         ),
-        ("memory", [usage.peak_memory_bytes.map(|n| bytes(n, "peak")), None]),
+        (
+            "memory",
+            [
+                usage.peak_memory_bytes.map(|n| bytes(n, "peak")),
+                detail.memory_limit_bytes.map(|n| bytes(n, "limit")),
+            ],
+        ),
         (
             "disk",
             [
@@ -63,6 +69,14 @@ pub fn lines(detail: &v1::EndDetail, runner: &str) -> Vec<(&'static str, String)
                 super::text::full_time(until)
             ),
         ));
+    }
+    match detail.oom_kills {
+        0 => {}
+        1 => lines.push(("memory", "1 process was ended by the kernel for want of it".into())),
+        n => lines.push((
+            "memory",
+            format!("{n} processes were ended by the kernel for want of it"),
+        )),
     }
     if !detail.note.is_empty() {
         lines.push(("note", detail.note.clone()));
@@ -169,6 +183,15 @@ mod tests {
             ["cpu 0.51 s user, 0.02 s system", "memory peak 12 MiB", "note as root"]
         );
         detail.note.clear();
+        (detail.memory_limit_bytes, detail.oom_kills) = (Some(16 << 20), 2);
+        assert_eq!(
+            told(&detail)[1..],
+            [
+                "memory peak 12 MiB, limit 16 MiB",
+                "memory 2 processes were ended by the kernel for want of it"
+            ]
+        );
+        (detail.memory_limit_bytes, detail.oom_kills) = (None, 0);
         detail.usage = Some(v1::Usage {
             written_bytes: Some(2_048),
             ..v1::Usage::default()

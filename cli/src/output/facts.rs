@@ -3,8 +3,10 @@
 
 use serde_json::{Map, Value};
 
-/// The fact that has a place of its own.
+/// A fact that has a place of its own.
 const GUARD: &str = "guard";
+/// So has this one.
+const LIMITS: &str = "limits";
 
 fn object(facts: &str) -> Option<Map<String, Value>> {
     serde_json::from_str(facts).ok()
@@ -19,13 +21,19 @@ pub fn guard(facts: &str) -> Option<String> {
     object(facts)?.get(GUARD).map(shown)
 }
 
+/// Limits of all processes of a task together that this host can enforce, such as `memory`.
+pub fn limits(facts: &str) -> Option<Vec<String>> {
+    let limits = object(facts)?.get(LIMITS).map(shown)?;
+    Some(limits.split_ascii_whitespace().map(str::to_owned).collect())
+}
+
 /// The other facts, in one line.
 pub fn others(facts: &str) -> String {
     match object(facts) {
         None => facts.to_owned(),
         Some(facts) => facts
             .iter()
-            .filter(|(name, _)| *name != GUARD)
+            .filter(|(name, _)| *name != GUARD && *name != LIMITS)
             .map(|(_, value)| shown(value))
             .collect::<Vec<_>>()
             .join(", "),
@@ -54,5 +62,9 @@ mod tests {
             assert_eq!(guard(text).as_deref(), expected_guard, "{text}");
             assert_eq!(others(text), expected_others, "{text}");
         }
+        let facts = r#"{"limits":"cpus memory","system":"Linux"}"#;
+        assert_eq!(limits(facts), Some(vec!["cpus".to_owned(), "memory".to_owned()]));
+        assert_eq!((limits(r#"{"limits":""}"#), limits("Linux")), (Some(Vec::new()), None));
+        assert_eq!(others(facts), "Linux");
     }
 }

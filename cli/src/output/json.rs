@@ -160,6 +160,10 @@ pub struct Limits {
     pub core_bytes: u64,
     pub file_bytes: Option<u64>,
     pub nice: Option<u32>,
+    pub memory_bytes: Option<u64>,
+    /// Thousandths of a processor.
+    pub cpu_millis: Option<u32>,
+    pub pids: Option<u32>,
 }
 
 #[derive(Debug, Serialize)]
@@ -191,6 +195,10 @@ pub struct EndDetail {
     /// Processes that the command left behind and that were killed.
     pub leftovers: u32,
     pub usage: Usage,
+    /// Of all processes together; null: no limit.
+    pub memory_limit_bytes: Option<u64>,
+    /// Processes that the kernel ended for want of memory.
+    pub oom_kills: u32,
     pub note: Option<String>,
     /// Until when the runner keeps the full output; null: it does not, or all is stored.
     pub output_until: Option<String>,
@@ -314,6 +322,8 @@ pub struct Runner {
     pub host_facts: Option<String>,
     /// What keeps the processes of a task together there.
     pub guard: Option<String>,
+    /// Limits of all processes of a task together that it can enforce; null: a runner that does not say.
+    pub limits: Option<Vec<String>>,
     pub clock_skew_ms: i64,
 }
 
@@ -416,6 +426,9 @@ impl From<&v1::TaskSpec> for Spec {
                 core_bytes: limits.core_bytes,
                 file_bytes: (limits.file_bytes != 0).then_some(limits.file_bytes),
                 nice: limits.nice,
+                memory_bytes: span(limits.memory_bytes),
+                cpu_millis: (limits.cpu_millis != 0).then_some(limits.cpu_millis),
+                pids: (limits.pids != 0).then_some(limits.pids),
             },
             output: OutputPolicy {
                 max_bytes: span(output.max_bytes).unwrap_or(OUTPUT_MAX_BYTES_DEFAULT),
@@ -486,6 +499,8 @@ impl From<&v1::EndDetail> for EndDetail {
                 .output_until_ms
                 .and_then(|ms| u64::try_from(ms).ok())
                 .and_then(time),
+            memory_limit_bytes: detail.memory_limit_bytes,
+            oom_kills: detail.oom_kills,
             note: text(&detail.note),
         }
     }
@@ -562,6 +577,7 @@ impl From<&v1::Runner> for Runner {
             start_no: runner.start_no,
             host_facts: text(&runner.host_facts),
             guard: facts::guard(&runner.host_facts),
+            limits: facts::limits(&runner.host_facts),
             clock_skew_ms: runner.clock_skew_ms,
         }
     }
@@ -644,7 +660,8 @@ mod tests {
         assert_eq!(task["spec"]["kill_signal"], json!(15));
         assert_eq!(task["spec"]["on_disconnect"], json!("continue"));
         assert_eq!(task["spec"]["on_runner_restart"], json!("adopt"));
-        let limits = json!({"open_files": null, "core_bytes": 0, "file_bytes": null, "nice": 0});
+        let limits = json!({"open_files": null, "core_bytes": 0, "file_bytes": null, "nice": 0,
+            "memory_bytes": null, "cpu_millis": null, "pids": null});
         assert_eq!(task["spec"]["limits"], limits);
         assert_eq!(
             (&task["spec"]["umask"], &task["spec"]["user"]),
@@ -730,12 +747,18 @@ mod tests {
                 user_cpu_us: Some(5),
                 ..v1::Usage::default()
             }),
+            memory_limit_bytes: Some(7),
+            oom_kills: 1,
             note: String::new(),
             output_until_ms: Some(1_800_000_000_000),
         });
         let value = serde_json::to_value(Task::from(&task)).expect("serialises");
         let detail = &value["end_detail"];
         assert_eq!(detail["tree_empty"], json!(true));
+        assert_eq!(
+            (&detail["memory_limit_bytes"], &detail["oom_kills"]),
+            (&json!(7), &json!(1))
+        );
         assert_eq!(
             detail["signals"],
             json!([{"signal": 15, "at": "2027-01-15T08:00:00.000Z"}])

@@ -54,6 +54,13 @@ pub fn bounds(limits: &Limits, umask: u32, host: &str) -> Result<Bounds, String>
     })
 }
 
+/// The limit of the processes of another user than the runner's: a guard against one that forks without end, where no control
+/// group counts them.
+pub fn processes(wanted: u32) -> (u64, u64) {
+    let wanted = u64::from(wanted).min(hard(Resource::RLIMIT_NPROC));
+    (wanted, wanted)
+}
+
 /// Where the kernel does not say, it is asked in the child.
 fn hard(resource: Resource) -> u64 {
     getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard)

@@ -32,12 +32,22 @@ const STACK_BYTES: usize = 64 * 1024;
 /// How long a child with memory of its own may take to its exec, ms: what the user's other processes do to it must not
 /// hold up this thread, and a slow disk may.
 const EXEC_MS_MAX: u16 = if cfg!(test) { 500 } else { 10_000 };
+/// Groups beside the one that it is born in, to which a child moves.
+pub const MOVES_MAX: usize = 4;
 /// Signals of Linux, and the bytes of a set of them in the kernel.
 const SIGNALS: libc::c_long = 64;
 const SIGSET_BYTES: usize = 8;
 
 /// The limit of open files for children, where this process has raised its own: soft, hard.
 static FILE_LIMIT: OnceLock<(u64, u64)> = OnceLock::new();
+
+/// What children write to their `oom_score_adj`, where this process has lowered its own.
+static CHILD_OOM_SCORE: OnceLock<CString> = OnceLock::new();
+
+/// Children get this one; this process may lower its own.
+pub fn remember_oom_score(score: i32) {
+    let _ = CString::new(score.to_string()).map(|text| CHILD_OOM_SCORE.set(text));
+}
 
 /// Children get this limit of open files; this process may raise its own.
 pub fn remember_file_limit(soft: u64, hard: u64) {
@@ -77,6 +87,8 @@ pub struct Bounds {
     pub open_files: Option<(u64, u64)>,
     pub core: Option<(u64, u64)>,
     pub file: Option<(u64, u64)>,
+    /// Processes of its user, those outside of the task included.
+    pub processes: Option<(u64, u64)>,
     pub nice: Option<i32>,
     pub umask: u32,
     /// Its stdin becomes its controlling terminal.
@@ -93,6 +105,7 @@ impl Default for Bounds {
             open_files: file_limit(),
             core: None,
             file: None,
+            processes: None,
             nice: None,
             umask: UMASK_DEFAULT,
             terminal: false,
@@ -157,7 +170,9 @@ pub struct Birthplace<'a> {
     /// Its directory, where the kernel can start a child in it.
     pub dir: Option<BorrowedFd<'a>>,
     /// Its `cgroup.procs`, for kernels that cannot: the child moves itself.
-    pub procs: BorrowedFd<'a>,
+    pub procs: Option<BorrowedFd<'a>>,
+    /// Those of further groups, which a child always moves to by itself; at most [`MOVES_MAX`].
+    pub others: &'a [BorrowedFd<'a>],
 }
 
 /// A child that was started and not yet waited for. It is waited for by its pid alone and exactly once, so the
@@ -236,10 +251,13 @@ impl Image {
                 files.stderr.as_raw_fd(),
             ],
             move_to: -1,
+            others: [-1; MOVES_MAX],
+            oom_score: CHILD_OOM_SCORE.get().map_or(null(), |text| text.as_ptr()),
             limits: [
                 (libc::RLIMIT_NOFILE, self.bounds.open_files),
                 (libc::RLIMIT_CORE, self.bounds.core),
                 (libc::RLIMIT_FSIZE, self.bounds.file),
+                (libc::RLIMIT_NPROC, self.bounds.processes),
             ]
             .map(|(resource, limit)| {
                 limit.map(|(soft, hard)| {
@@ -274,12 +292,21 @@ impl Image {
         if let Some((_, to)) = &report {
             plan.report_to = to.as_raw_fd();
         }
+        for (slot, procs) in plan
+            .others
+            .iter_mut()
+            .zip(birthplace.map_or(&[][..], |place| place.others))
+        {
+            *slot = procs.as_raw_fd();
+        }
         let dir = birthplace.and_then(|place| place.dir);
         let born = dir.and_then(|dir| clone_into(&plan, dir.as_raw_fd()));
         let (pid, handle) = match born {
             Some(born) => born?,
             None => {
-                plan.move_to = birthplace.map_or(-1, |place| place.procs.as_raw_fd());
+                plan.move_to = birthplace
+                    .and_then(|place| place.procs)
+                    .map_or(-1, |procs| procs.as_raw_fd());
                 clone_beside(&plan)?
             }
         };
@@ -474,7 +501,11 @@ struct Plan {
     files: [libc::c_int; 3],
     /// `cgroup.procs` to move to, or -1.
     move_to: libc::c_int,
-    limits: [Option<(Resource, libc::rlimit)>; 3],
+    /// More of them, -1 where there are none.
+    others: [libc::c_int; MOVES_MAX],
+    /// What it writes to its `oom_score_adj`, or null.
+    oom_score: *const libc::c_char,
+    limits: [Option<(Resource, libc::rlimit)>; 4],
     nice: Option<libc::c_int>,
     umask: libc::mode_t,
     terminal: bool,
@@ -541,7 +572,21 @@ unsafe fn prepare(plan: &Plan) -> bool {
         if plan.move_to >= 0 && libc::write(plan.move_to, c"0".as_ptr().cast(), 1) != 1 {
             return false;
         }
+        if !plan.oom_score.is_null() {
+            // The one of this process is for this process. Where it cannot be set the child keeps it, which is no reason to
+            // start nothing.
+            let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if file >= 0 {
+                libc::write(file, plan.oom_score.cast(), libc::strlen(plan.oom_score));
+                libc::close(file);
+            }
+        }
         plan.at(Step::Limits);
+        for procs in plan.others {
+            if procs >= 0 && libc::write(procs, c"0".as_ptr().cast(), 1) != 1 {
+                return false;
+            }
+        }
         for (resource, limit) in plan.limits.iter().flatten() {
             if libc::setrlimit(*resource, limit) < 0 {
                 return false;
@@ -669,6 +714,9 @@ pub struct Usage {
     pub user_us: u64,
     pub system_us: u64,
     pub peak_bytes: u64,
+    /// From and to disks; what a cache served is not in it.
+    pub read_bytes: u64,
+    pub written_bytes: u64,
 }
 
 /// Waits for a child that has ended. `None`: it has not.
@@ -695,7 +743,11 @@ pub fn reap(pid: i32) -> io::Result<Option<(End, Usage)>> {
     let micros = |time: libc::timeval| {
         u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
     };
+    // The kernel counts bytes and tells them in blocks of this size.
+    let blocks = |count: libc::c_long| u64::try_from(count).unwrap_or(0) * 512;
     let usage = Usage {
+        read_bytes: blocks(usage.ru_inblock),
+        written_bytes: blocks(usage.ru_oublock),
         user_us: micros(usage.ru_utime),
         system_us: micros(usage.ru_stime),
         peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1_024,
@@ -747,6 +799,21 @@ mod tests {
         io::Seek::rewind(&mut output).unwrap();
         output.read_to_string(&mut text).unwrap();
         assert_eq!(text, "b c\n/\n");
+    }
+
+    /// Higher, which everybody may set; this process keeps its own.
+    #[test]
+    fn a_child_has_an_oom_score_of_its_own() {
+        let own = || std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+        let before = own();
+        remember_oom_score(321);
+        let mut output = tempfile::tempfile().unwrap();
+        let child = fork(&["/bin/cat", "/proc/self/oom_score_adj"], &output).unwrap();
+        assert_eq!(wait(&child), End::Code(0));
+        let mut text = String::new();
+        io::Seek::rewind(&mut output).unwrap();
+        output.read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), own()), ("321\n", before));
     }
 
     #[test]

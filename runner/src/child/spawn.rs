@@ -1,7 +1,7 @@
 //! The start of a child, in one go on a thread of the warden that never ends: journal, files, fork. Blocking. Decides
 //! nothing about the task's end; it says what it met.
 
-use super::fork::{Files, Image};
+use super::fork::{Birthplace, Files, Image};
 use super::refusal::Refusal;
 use super::run_as::{self, RunAs};
 use super::terminal::{Pump, Terminal};
@@ -16,6 +16,7 @@ use crate::state_dir::WardenDir;
 use crate::sweep;
 use crate::warden::cgroup::Group;
 use crate::warden::health::{fault_of, fault_of_fork};
+use crate::warden::limiter::{self, Limiter};
 use crate::warden::protocol::Start;
 use crate::warden::tree::Tree;
 use std::borrow::Cow;
@@ -28,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use systole_shared::heartbeat::react::still_valid;
 use systole_shared::policy::host_fault::HostFault;
+use systole_shared::task::Limits;
 
 /// What every start on this host needs.
 pub struct Place {
@@ -35,6 +37,7 @@ pub struct Place {
     pub journal: Journal,
     pub account: Account,
     pub policy: Current,
+    pub limiter: Limiter,
     /// `/dev/null`, the standard input of every child.
     pub null: File,
 }
@@ -86,10 +89,23 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
         Ok(run_as) => run_as,
         Err(refusal) => return Launched::Refused(refusal, files),
     };
-    let (image, program) = match image(place, start, (&files, &work), run_as.as_ref(), policy) {
+    let limits = match policy.map(|policy| policy.limits(&start.spec.limits)).transpose() {
+        Ok(None) => Cow::Borrowed(&start.spec.limits),
+        Ok(Some(limits)) => Cow::Owned(limits),
+        Err(message) => return Launched::Refused(Refusal::Rejected(message), files),
+    };
+    let (image, program) = match image(place, start, (&files, &work), &limits, run_as.as_ref(), policy) {
         Ok(image) => image,
         Err(refusal) => return Launched::Refused(refusal, files),
     };
+    let mut enclosure = match place.limiter.enclose(&limits, &start.host) {
+        Ok(enclosure) => enclosure,
+        Err(message) => return Launched::Refused(Refusal::Failed(message), files),
+    };
+    let group = enclosure
+        .as_mut()
+        .and_then(|enclosure| enclosure.group.take())
+        .or(group);
     if let Some(run_as) = &run_as
         && let Err(error) = hand_over(&files, start.spec.dir.is_none().then_some(&work), run_as)
     {
@@ -118,7 +134,23 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
             stderr: files.stderr.as_fd(),
         },
     };
-    match image.fork(streams, group.as_ref().map(Group::birthplace)) {
+    let others: Vec<_> = enclosure
+        .iter()
+        .flat_map(|enclosure| &enclosure.v1)
+        .map(|group| group.procs.as_fd())
+        .collect();
+    let mut birthplace = group.as_ref().map(Group::birthplace);
+    if !others.is_empty() {
+        birthplace = Some(Birthplace {
+            others: &others,
+            ..birthplace.unwrap_or(Birthplace {
+                dir: None,
+                procs: None,
+                others: &[],
+            })
+        });
+    }
+    match image.fork(streams, birthplace) {
         Ok(forked) => {
             let (at, at_ms) = (Instant::now(), crate::journal::now_ms());
             // A group is found again without it.
@@ -131,7 +163,7 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
                 handle: forked.handle,
                 at,
                 at_ms,
-                tree: Tree::new(forked.pid, group, markers),
+                tree: Tree::new(forked.pid, group, enclosure, markers),
                 pump: terminal.and_then(|terminal| start_pump(begin.task_id, terminal, &files)),
             };
             Launched::Started(started, files)
@@ -229,17 +261,17 @@ fn image(
     place: &Place,
     start: &Start,
     (files, work): (&TaskFiles, &Path),
+    limits: &Limits,
     run_as: Option<&RunAs>,
     policy: Option<&Policy>,
 ) -> Result<(Image, PathBuf), Refusal> {
     let (spec, host) = (&start.spec, start.host.as_str());
-    let limits = match policy {
-        None => Cow::Borrowed(&spec.limits),
-        Some(policy) => Cow::Owned(policy.limits(&spec.limits).map_err(Refusal::Rejected)?),
-    };
-    let mut bounds = confine::bounds(&limits, spec.umask, host)?;
+    let mut bounds = confine::bounds(limits, spec.umask, host)?;
     bounds.terminal = spec.tty.is_some();
     bounds.identity = run_as.map(|run_as| run_as.identity.clone());
+    if run_as.is_some() && limits.pids.is_none() && place.limiter.pids_by_default().is_none() {
+        bounds.processes = Some(confine::processes(limiter::default_pids()));
+    }
     // The fresh one lies below directories that only this process may walk.
     bounds.enters_first = spec.dir.is_none();
     let account = run_as.map_or(&place.account, |run_as| &run_as.account);

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use systole_shared::limits::POLICY_BYTES_MAX;
 use systole_shared::task::Limits;
-use systole_shared::task::limits::{exact_bytes, parse_bytes};
+use systole_shared::task::limits::{exact_bytes, parse_bytes, parse_cpus};
 
 /// Used when it exists and no other is named.
 pub const DEFAULT: &str = "/etc/systole/runner.toml";
@@ -95,6 +95,9 @@ fn check_bounds(policy: &Policy) -> Result<(), (String, String)> {
     )?;
     above("core", default.core, max.core)?;
     above("file", default.file, max.file)?;
+    above("memory", default.memory, max.memory)?;
+    above("cpus", default.cpus.map(u64::from), max.cpus.map(u64::from))?;
+    above("pids", default.pids.map(u64::from), max.pids.map(u64::from))?;
     for (table, bounds) in [("max", max), ("default", default)] {
         let limits = as_limits(bounds);
         limits.validate().map_err(|invalid| {
@@ -110,6 +113,9 @@ fn as_limits(bounds: &Bounds) -> Limits {
         open_files: bounds.open_files,
         core_bytes: bounds.core.unwrap_or(0),
         file_bytes: bounds.file,
+        memory_bytes: bounds.memory,
+        cpu_millis: bounds.cpus,
+        pids: bounds.pids,
         ..Limits::default()
     }
 }
@@ -129,6 +135,28 @@ pub fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, 
             "is no size; write for example \"512M\", \"2G\", or a number of bytes",
         )),
     }
+}
+
+/// `2`, `0.5`, or `"0.5"`.
+pub fn cpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Cpus {
+        Whole(u32),
+        Part(f64),
+        Text(String),
+    }
+    let text = match Cpus::deserialize(deserializer) {
+        Ok(Cpus::Whole(whole)) => whole.to_string(),
+        Ok(Cpus::Part(part)) => part.to_string(),
+        Ok(Cpus::Text(text)) => text,
+        Err(_) => {
+            return Err(D::Error::custom(
+                "is no number of processors; write for example 2 or 0.5",
+            ));
+        }
+    };
+    parse_cpus(&text).map(Some).map_err(D::Error::custom)
 }
 
 #[cfg(test)]
@@ -159,6 +187,15 @@ mod tests {
                 "/p, line 2, \"env = [\\\"A*B\\\"]\": \"A*B\" is neither ",
             ),
             ("[allow]\nshell = \"no\"", "/p, line 2, \"shell = \\\"no\\\"\": "),
+            (
+                "[max]\ncpus = \"many\"",
+                "/p, line 2, \"cpus = \\\"many\\\"\": \"many\" is no number of processors",
+            ),
+            ("[default]\nmemory = 5", "/p, default.memory: 5 is outside "),
+            (
+                "[max]\npids = 1\n[default]\npids = 2",
+                "/p, default.pids: is more than max.pids",
+            ),
             ("[allow\n", "/p, line 1, "),
             ("allow = 5", "/p, line 1, \"allow = 5\": "),
             ("[max]\nopen_files = 15", "/p, max.open_files: 15 is outside "),

@@ -9,7 +9,7 @@ pub mod load;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use systole_shared::task::Limits;
-use systole_shared::task::limits::exact_bytes;
+use systole_shared::task::limits::{exact_bytes, exact_cpus};
 
 /// A host without a file has no policy at all; what a file leaves out is as said here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -69,6 +69,11 @@ pub struct Bounds {
     pub core: Option<u64>,
     #[serde(deserialize_with = "load::bytes")]
     pub file: Option<u64>,
+    #[serde(deserialize_with = "load::bytes")]
+    pub memory: Option<u64>,
+    #[serde(deserialize_with = "load::cpus")]
+    pub cpus: Option<u32>,
+    pub pids: Option<u32>,
 }
 
 /// A path as the file has it; a `/` at its end is kept.
@@ -231,6 +236,9 @@ impl Policy {
             |n| n.to_string(),
         )?;
         limits.file_bytes = self.bound("file", asked.file_bytes, default.file, max.file, exact_bytes)?;
+        limits.memory_bytes = self.bound("memory", asked.memory_bytes, default.memory, max.memory, exact_bytes)?;
+        limits.cpu_millis = self.bound("cpus", asked.cpu_millis, default.cpus, max.cpus, exact_cpus)?;
+        limits.pids = self.bound("pids", asked.pids, default.pids, max.pids, |n| n.to_string())?;
         // None by itself, so the most says nothing about a task that does not ask.
         let core = Some(asked.core_bytes).filter(|&bytes| bytes != 0).or(default.core);
         if core.is_some() {
@@ -390,6 +398,19 @@ mod tests {
                 .unwrap_err()
                 .contains("1025 is more than the 1K")
         );
+        let group = policy("[max]\nmemory = \"1G\"\ncpus = 1.5\n[default]\npids = 9");
+        let asked_of_all = |memory_bytes, cpu_millis, pids| Limits {
+            memory_bytes,
+            cpu_millis,
+            pids,
+            ..Limits::default()
+        };
+        let most = asked_of_all(Some(1 << 30), Some(1_500), Some(9));
+        assert_eq!(group.limits(&Limits::default()), Ok(most));
+        let less = asked_of_all(Some(1 << 20), Some(1_000), Some(10));
+        assert_eq!(group.limits(&less), Ok(less.clone()));
+        let refused = group.limits(&asked_of_all(None, Some(2_000), None)).unwrap_err();
+        assert_eq!(refused, "/p: 2 is more than the 1.5 that a task may have (max.cpus)");
         let no_core = policy("[max]\ncore = 0");
         assert_eq!(no_core.limits(&asked(None, 0, None)), Ok(asked(None, 0, None)));
         assert!(no_core.limits(&asked(None, 1, None)).is_err());

@@ -5,6 +5,7 @@
 //! short task. But not one that was killed: kernels were seen that end every child that is born in such a group, for the group
 //! was killed more often than that of its parent. Works in the hybrid layout too, where version 2 is mounted beside version 1.
 
+use super::cgroup_path::own_path;
 use crate::child::fork::{Birthplace, End, Files, Image, reap};
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -25,6 +26,10 @@ pub struct Cgroups {
     next: AtomicU64,
     /// A child can be started in a group. Otherwise it moves there itself.
     bears: bool,
+    /// Of each group, where its controller is on here.
+    pids: Option<u32>,
+    /// With controllers whose counters are one task's.
+    once: bool,
 }
 
 /// The group of one task.
@@ -36,20 +41,17 @@ pub struct Group {
     events: File,
     kill: File,
     bears: bool,
+    once: bool,
     killed: AtomicBool,
 }
 
 impl Cgroups {
     /// `None`: there is no version 2 here, this user may not make groups, or the kernel (before 5.14) cannot end one.
-    pub fn find(name: &str) -> Option<Self> {
-        let own = own_now()?;
-        let dir = own.join(name);
-        std::fs::create_dir(&dir).ok()?;
-        let mut found = Self {
-            dir,
-            next: AtomicU64::new(0),
-            bears: true,
-        };
+    pub fn find(own: &Path, name: &str, pids: Option<u32>) -> Option<Self> {
+        let mut found = Self::below(own, name, pids).ok()?;
+        if pids.is_some() && give(&found.dir, "pids").is_err() {
+            found.pids = None;
+        }
         // Tried, not guessed: a read-only mount, a foreign owner or an odd kernel show only here.
         let group = found.make().ok()?;
         found.bears = survives_birth(&group);
@@ -57,6 +59,28 @@ impl Cgroups {
             tracing::warn!("children cannot be started in a control group here; they are moved, which takes longer");
         }
         Some(found)
+    }
+
+    /// Groups with these controllers, each for one task.
+    pub fn with_controllers(own: &Path, name: &str, controllers: &[&str], pids: Option<u32>) -> Option<Self> {
+        let mut found = Self::below(own, name, pids).ok()?;
+        found.once = true;
+        let all = controllers
+            .iter()
+            .all(|controller| give(&found.dir, controller).is_ok());
+        all.then_some(found)
+    }
+
+    fn below(own: &Path, name: &str, pids: Option<u32>) -> io::Result<Self> {
+        let dir = own.join(name);
+        std::fs::create_dir(&dir)?;
+        Ok(Self {
+            dir,
+            next: AtomicU64::new(0),
+            bears: true,
+            pids,
+            once: false,
+        })
     }
 
     pub fn dir(&self) -> &Path {
@@ -69,6 +93,9 @@ impl Cgroups {
         std::fs::create_dir(&path)?;
         let write = |name| OpenOptions::new().write(true).open(path.join(name));
         let opened = (|| {
+            if let Some(pids) = self.pids {
+                std::fs::write(path.join("pids.max"), pids.to_string())?;
+            }
             Ok((
                 File::open(&path)?,
                 write("cgroup.procs")?,
@@ -84,6 +111,7 @@ impl Cgroups {
                 events,
                 kill,
                 bears: self.bears,
+                once: self.once,
                 killed: AtomicBool::new(false),
             }),
             Err(error) => {
@@ -104,8 +132,13 @@ impl Group {
     pub fn birthplace(&self) -> Birthplace<'_> {
         Birthplace {
             dir: self.bears.then(|| self.dir.as_fd()),
-            procs: self.procs.as_fd(),
+            procs: Some(self.procs.as_fd()),
+            others: &[],
         }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Ends every process in it, those that are being born included.
@@ -116,7 +149,7 @@ impl Group {
 
     /// Whether another task can be born in it.
     pub fn is_as_new(&self) -> bool {
-        !self.killed.load(Ordering::Relaxed) && self.is_empty()
+        !self.once && !self.killed.load(Ordering::Relaxed) && self.is_empty()
     }
 
     /// An error reads as "not empty": what is not seen is not claimed.
@@ -169,8 +202,7 @@ fn survives_birth(group: &Group) -> bool {
 }
 
 /// Ends and removes what an earlier warden left in groups below ours: `prefix` names them.
-pub fn sweep(prefix: &str) {
-    let Some(own) = own_now() else { return };
+pub fn sweep(own: &Path, prefix: &str) {
     let Ok(entries) = std::fs::read_dir(own) else { return };
     for entry in entries.flatten() {
         if entry.file_name().to_string_lossy().starts_with(prefix) {
@@ -179,18 +211,43 @@ pub fn sweep(prefix: &str) {
     }
 }
 
-fn own_now() -> Option<PathBuf> {
+fn give(dir: &Path, controller: &str) -> io::Result<()> {
+    std::fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}"))
+}
+
+/// Of version 2.
+pub fn own_now() -> Option<PathBuf> {
     own_path(
         &std::fs::read_to_string("/proc/self/cgroup").ok()?,
         &std::fs::read_to_string("/proc/self/mountinfo").ok()?,
     )
 }
 
+/// For version 1, which has no such file: whoever forks meanwhile is there at the next look.
+fn kill_members(dir: &Path) {
+    let below = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    for group in below.filter(|path| path.is_dir()) {
+        let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        for pid in text.lines().filter_map(|line| line.parse().ok()).filter(|&pid| pid > 1) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
 /// Ends everything below one directory of groups, and removes it as far as that goes.
 pub fn end_all(dir: &Path) {
-    let _ = std::fs::write(dir.join("cgroup.kill"), "1");
+    if std::fs::write(dir.join("cgroup.kill"), "1").is_err() {
+        kill_members(dir);
+    }
     // The kernel takes a moment to bury them.
-    for _ in 0..100 {
+    for round in 0..100 {
+        if round % 10 == 9 && !dir.join("cgroup.kill").exists() {
+            kill_members(dir);
+        }
         let Ok(entries) = std::fs::read_dir(dir) else { return };
         for entry in entries.flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -202,29 +259,6 @@ pub fn end_all(dir: &Path) {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-}
-
-/// The directory of the group that this process is in.
-fn own_path(cgroup: &str, mountinfo: &str) -> Option<PathBuf> {
-    let inside = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
-    mountinfo.lines().find_map(|line| {
-        let (front, back) = line.split_once(" - ")?;
-        if !back.starts_with("cgroup2 ") {
-            return None;
-        }
-        let mut fields = front.split(' ').skip(3);
-        let (root, mounted) = (fields.next()?, fields.next()?);
-        let below = match root {
-            "/" => inside,
-            root => inside.strip_prefix(root)?,
-        };
-        Some(Path::new(&unescape(mounted)).join(below.trim_start_matches('/')))
-    })
-}
-
-/// The kernel writes blanks in this file as octal numbers.
-fn unescape(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 }
 
 #[cfg(test)]
@@ -252,7 +286,9 @@ mod tests {
     /// Where there are no such groups for this user there is nothing to be seen.
     #[test]
     fn a_group_is_used_again_but_not_after_it_was_killed() {
-        let Some(cgroups) = Cgroups::find(&format!("systole-test-{}", std::process::id())) else {
+        let Some(cgroups) =
+            own_now().and_then(|own| Cgroups::find(&own, &format!("systole-test-{}", std::process::id()), None))
+        else {
             return;
         };
         let group = cgroups.make().unwrap();
@@ -263,25 +299,5 @@ mod tests {
         group.kill().unwrap();
         assert!(group.is_empty() && !group.is_as_new());
         assert_eq!(shell(&cgroups.make().unwrap()), End::Code(3));
-    }
-
-    const MOUNTS: &str = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n\
-        32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-        41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
-
-    #[test]
-    fn the_own_group_is_found_in_each_layout() {
-        let cgroup = "8:pids:/x\n0::/system.slice/a.service\n";
-        assert_eq!(
-            own_path(cgroup, MOUNTS).unwrap(),
-            Path::new("/sys/fs/cgroup/unified/system.slice/a.service")
-        );
-        let container = "41 31 0:38 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
-        assert_eq!(
-            own_path("0::/docker/abc/x\n", container).unwrap(),
-            Path::new("/sys/fs/cgroup/x")
-        );
-        assert_eq!(own_path("0::/\n", "1 2 3:4 / /a rw - ext4 /dev/x rw\n"), None);
-        assert_eq!(own_path("8:pids:/x\n", MOUNTS), None);
     }
 }

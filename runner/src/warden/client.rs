@@ -104,6 +104,8 @@ pub struct Greeting {
     pub instance_id: String,
     pub max_task_id: i64,
     pub guard: String,
+    pub limits: Option<String>,
+    pub policy: Option<String>,
     pub slots: HashMap<u32, Inventory>,
 }
 
@@ -139,6 +141,8 @@ impl Client {
             instance_id: String::new(),
             max_task_id: 0,
             guard: String::new(),
+            limits: None,
+            policy: None,
             slots: HashMap::new(),
         };
         let mut pumps = JoinSet::new();
@@ -146,6 +150,8 @@ impl Client {
             let (channel, welcome) = client.open(worker).await?;
             greeting.instance_id.clone_from(&welcome.instance_id);
             greeting.guard.clone_from(&welcome.guard);
+            greeting.limits.clone_from(&welcome.limits);
+            greeting.policy.clone_from(&welcome.policy);
             greeting.max_task_id = greeting.max_task_id.max(welcome.max_task_id);
             greeting.slots.extend(by_slot(&welcome));
             pumps.spawn(Arc::clone(&client).keep(worker, channel));

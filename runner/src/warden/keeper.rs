@@ -6,12 +6,14 @@
 use super::cgroup;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use nix::unistd::{ForkResult, fork, pipe2, setsid};
-use std::path::Path;
+use std::path::PathBuf;
 
 /// To be called while the process has one thread. Without a keeper the warden works all the same.
 #[expect(unsafe_code, reason = "a fork without an exec; this process has one thread")]
-pub fn start(cgroups: Option<&Path>) {
-    let Some(cgroups) = cgroups else { return };
+pub fn start(cgroups: Vec<PathBuf>) {
+    if cgroups.is_empty() {
+        return;
+    }
     let Ok((reader, writer)) = pipe2(nix::fcntl::OFlag::O_CLOEXEC) else {
         return;
     };
@@ -30,7 +32,9 @@ pub fn start(cgroups: Option<&Path>) {
             let _ = nix::sys::prctl::set_name(c"systole-keeper");
             // Until the end of the file: nobody writes.
             while matches!(nix::unistd::read(&reader, &mut [0; 16]), Err(nix::errno::Errno::EINTR)) {}
-            cgroup::end_all(cgroups);
+            for dir in &cgroups {
+                cgroup::end_all(dir);
+            }
             // SAFETY: the end of this process, without the exit handlers of the one that it was forked from.
             unsafe { libc::_exit(0) }
         }

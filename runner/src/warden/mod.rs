@@ -7,11 +7,13 @@
 //! [`keeper`] ends what is left should the warden itself be killed.
 
 pub mod cgroup;
+mod cgroup_path;
 pub mod client;
 mod connection;
 pub mod flood;
 pub mod health;
 mod keeper;
+pub mod limiter;
 pub mod protocol;
 mod task;
 pub mod tree;
@@ -23,9 +25,10 @@ use crate::journal::{Ended, Journal};
 use crate::kept::{self, Keep};
 use crate::policy::current::Current;
 use crate::state_dir::WardenDir;
-use crate::{host, sweep};
+use crate::{host, protect, sweep};
 use cgroup::Cgroups;
 use health::Health;
+use limiter::Limiter;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
 use std::io;
@@ -148,7 +151,7 @@ struct Opened {
     workers: Vec<Worker>,
 }
 
-fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened, RunnerError> {
+fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>, limiter: Limiter) -> Result<Opened, RunnerError> {
     let unusable = |source| RunnerError::DataDir {
         path: plan.data_dir.clone(),
         source,
@@ -172,6 +175,7 @@ fn open(plan: Plan, home: WardenDir, cgroups: Option<Cgroups>) -> Result<Opened,
             home,
             journal,
             account: host::account(),
+            limiter,
             policy: Current::load(plan.policy.as_deref()).map_err(RunnerError::Policy)?,
             null: std::fs::File::open("/dev/null").map_err(RunnerError::Host)?,
         },
@@ -266,7 +270,12 @@ impl Inside {
     pub fn start(plan: Plan) -> Result<Self, RunnerError> {
         adopt_orphans();
         let home = WardenDir::open(&plan.data_dir, &host::machine_id())?;
-        let Opened { shared, workers } = open(plan, home, None)?;
+        let prefix = format!("systole-{}-", home.instance_id);
+        for own in limiter::own_v1() {
+            cgroup::sweep(&own, &prefix);
+        }
+        let limiter = Limiter::find(None, &format!("{prefix}inside"));
+        let Opened { shared, workers } = open(plan, home, None, limiter)?;
         let mut workers = start_workers(workers, || {}).map_err(RunnerError::Host)?;
         workers.push(start_prober(Arc::clone(&shared)).map_err(RunnerError::Host)?);
         Ok(Self { shared, workers })
@@ -301,12 +310,23 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
     // First: only who has the lock may sweep.
     let home = WardenDir::open(&plan.data_dir, &host::machine_id())?;
     let prefix = format!("systole-{}-", home.instance_id);
+    let own = cgroup::own_now();
     if !home.is_new {
-        cgroup::sweep(&prefix);
+        for own in own.iter().chain(&limiter::own_v1()) {
+            cgroup::sweep(own, &prefix);
+        }
     }
-    let cgroups = Cgroups::find(&format!("{prefix}{}", std::process::id()));
-    keeper::start(cgroups.as_ref().map(Cgroups::dir));
-    let opened = open(plan, home, cgroups)?;
+    let name = format!("{prefix}{}", std::process::id());
+    let limiter = Limiter::find(own.as_deref(), &name);
+    let cgroups = own.and_then(|own| Cgroups::find(&own, &name, limiter.pids_by_default()));
+    let dirs = cgroups
+        .iter()
+        .map(|cgroups| cgroups.dir().to_owned())
+        .chain(limiter.dirs())
+        .collect();
+    protect::from_want_of_memory();
+    keeper::start(dirs);
+    let opened = open(plan, home, cgroups, limiter)?;
     let shared = opened.shared;
     tracing::info!(
         data_dir = %shared.plan.data_dir.display(),
@@ -330,6 +350,7 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
                     shared.tidy_kept();
                     tidied = Instant::now();
                 }
+                limiter::host_was_out_of_memory(Instant::now());
             }
             Some(libc::SIGTERM | libc::SIGINT) => {
                 tracing::info!("the warden is told to stop");

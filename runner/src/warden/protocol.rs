@@ -120,6 +120,12 @@ pub struct Welcome {
     /// What keeps the processes of a task together; for people.
     #[serde(default)]
     pub guard: String,
+    /// Limits of all processes of a task together that hold here; for people.
+    #[serde(default)]
+    pub limits: Option<String>,
+    /// The file with the host's policy; for people.
+    #[serde(default)]
+    pub policy: Option<String>,
     #[serde(default)]
     pub draining: bool,
     #[serde(default)]

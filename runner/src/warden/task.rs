@@ -6,6 +6,7 @@
 //! writing), and is ended then; the end of a pipe is waited for by nobody.
 
 use super::flood::Watch;
+use super::limiter;
 use super::tree::Tree;
 use crate::child::fork::{self, End, Usage};
 use crate::child::terminal::Pump;
@@ -378,12 +379,20 @@ impl Live {
                 format!("how the child ended is not known: {error}"),
             ),
         };
+        let how = match (exit_code, signal) {
+            (Some(code), _) => format!("exit code {code}"),
+            (_, Some(signal)) => signal_name(signal),
+            _ => message.clone(),
+        };
+        let counted = self.tree.counted().unwrap_or_default();
+        let mut kind = kind;
+        if matches!(kind, OutcomeKind::ExitCode | OutcomeKind::Signal)
+            && self.stopped_by.is_none()
+            && let Some(verdict) = counted.verdict(&how)
+        {
+            (kind, message) = (OutcomeKind::OutOfMemory, verdict);
+        }
         if !tree_empty {
-            let how = match (exit_code, signal) {
-                (Some(code), _) => format!("exit code {code}"),
-                (_, Some(signal)) => signal_name(signal),
-                _ => message,
-            };
             message = format!("{how}; some processes of the task could not be ended");
         }
         let mut ended = Ended::without_child(&self.begin, kind, message);
@@ -399,12 +408,22 @@ impl Live {
         ended.detail.tree_empty = Some(tree_empty);
         ended.detail.signals = self.signals;
         ended.detail.leftovers = self.leftovers;
-        ended.detail.note = note.unwrap_or_default();
+        ended.detail.memory_limit_bytes = counted.memory_bytes;
+        ended.detail.oom_kills = u32::try_from(counted.oom_kills).unwrap_or(u32::MAX);
+        let maybe_memory = kind == OutcomeKind::Signal
+            && signal == Some(libc::SIGKILL)
+            && ended.detail.signals.is_empty()
+            && limiter::host_was_out_of_memory(self.at);
+        let memory = maybe_memory.then(|| {
+            "the host was out of memory meanwhile, and its kernel ended processes, perhaps this one".to_owned()
+        });
+        ended.detail.note = note.into_iter().chain(memory).collect::<Vec<_>>().join("; ");
         ended.detail.usage = end.ok().map(|(_, usage)| detail::Usage {
             user_cpu_us: Some(usage.user_us),
             system_cpu_us: Some(usage.system_us),
-            peak_memory_bytes: Some(usage.peak_bytes),
-            ..detail::Usage::default()
+            peak_memory_bytes: Some(counted.peak_bytes.unwrap_or(usage.peak_bytes)),
+            read_bytes: Some(usage.read_bytes),
+            written_bytes: Some(usage.written_bytes),
         });
         Over {
             ended,

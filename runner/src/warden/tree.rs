@@ -5,6 +5,7 @@
 //! by their session or by the variables that they inherited.
 
 use super::cgroup::Group;
+use super::limiter::{Counted, Enclosure};
 use crate::procfs;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -18,12 +19,25 @@ const LOOKS_MAX: usize = 4;
 pub struct Tree {
     leader: i32,
     group: Option<Group>,
+    /// Where the task has limits of all its processes together.
+    enclosure: Option<Box<Enclosure>>,
     markers: Vec<String>,
 }
 
 impl Tree {
-    pub fn new(leader: i32, group: Option<Group>, markers: Vec<String>) -> Self {
-        Self { leader, group, markers }
+    pub fn new(leader: i32, group: Option<Group>, enclosure: Option<Enclosure>, markers: Vec<String>) -> Self {
+        Self {
+            leader,
+            group,
+            enclosure: enclosure.map(Box::new),
+            markers,
+        }
+    }
+
+    /// What its groups counted, if they did.
+    pub fn counted(&self) -> Option<Counted> {
+        let group = self.group.as_ref().map(Group::path);
+        self.enclosure.as_ref().map(|enclosure| enclosure.count(group))
     }
 
     /// To the process group of the main process.

@@ -329,6 +329,13 @@ impl Worker {
             instance_id: self.shared.place.home.instance_id.clone(),
             max_task_id: self.shared.place.home.max_task_id(),
             guard: self.shared.guard().into(),
+            limits: Some(self.shared.place.limiter.names()),
+            policy: self
+                .shared
+                .place
+                .policy
+                .get()
+                .map(|policy| policy.path.display().to_string()),
             draining: self.draining_since.is_some(),
             health: health.clone(),
             live: live.collect(),

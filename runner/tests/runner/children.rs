@@ -212,6 +212,7 @@ async fn a_child_has_the_limits_of_its_task() {
         core_bytes: 0,
         file_bytes: 1 << 20,
         nice: Some(7),
+        ..v1::Limits::default()
     });
     limited.umask = Some(0o027);
     let result = fake.run(2, limited.clone()).await;

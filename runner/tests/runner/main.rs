@@ -4,6 +4,7 @@ mod children;
 mod environment;
 mod fake;
 mod faults;
+mod limits;
 mod output;
 mod policy;
 mod protocol;

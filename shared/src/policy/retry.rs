@@ -22,6 +22,7 @@ pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements
     match kind {
         OutcomeKind::ExitCode
         | OutcomeKind::Signal
+        | OutcomeKind::OutOfMemory
         | OutcomeKind::StartFailed
         | OutcomeKind::Timeout
         | OutcomeKind::StartTimeout

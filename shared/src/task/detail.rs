@@ -40,12 +40,23 @@ pub struct EndDetail {
     pub leftovers: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// Of all processes together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// Processes that the kernel ended for want of memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub oom_kills: u32,
     /// For a person.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// Until when the runner keeps the full output of which only a part is stored, by its clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_until_ms: Option<i64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl EndDetail {
@@ -97,6 +108,8 @@ mod tests {
                 user_cpu_us: Some(u64::MAX),
                 ..Usage::default()
             }),
+            memory_limit_bytes: Some(1),
+            oom_kills: 2,
             note: "a \"b\"".into(),
             output_until_ms: Some(7),
         };

@@ -29,6 +29,7 @@ kinds! {
     Success = "success", "the child ended with exit code 0";
     ExitCode = "exit_code", "the child ended with another exit code";
     Signal = "signal", "the child was ended by a signal that systole did not send";
+    OutOfMemory = "out_of_memory", "the kernel ended processes of the task for want of memory";
     StartFailed = "start_failed", "the child could not be started";
     Timeout = "timeout", "the run timeout was over and the child was ended";
     QueueTimeout = "queue_timeout", "no runner took it within its queue timeout; nothing ran";

@@ -280,6 +280,9 @@ mod tests {
             core_bytes: 1,
             file_bytes: Some(2),
             nice: Some(0),
+            memory_bytes: Some(3),
+            cpu_millis: Some(4),
+            pids: Some(5),
         };
         full.output = OutputPolicy {
             max_bytes: Some(1 << 20),
