@@ -8,6 +8,7 @@ pub mod clock;
 pub mod error;
 pub mod heartbeat;
 pub mod id;
+pub mod job;
 pub mod limits;
 pub mod policy;
 pub mod task;

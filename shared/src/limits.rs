@@ -146,3 +146,19 @@ pub const JITTER_MS_MAX: u64 = 24 * 3_600_000;
 pub const CATCH_UP_DEFAULT: u64 = 100;
 /// The largest number that it may name.
 pub const CATCH_UP_MAX: u64 = 10_000;
+/// Triggers of one job.
+pub const TRIGGERS_PER_JOB_MAX: usize = 100;
+/// Alarms of one job.
+pub const ALARMS_PER_JOB_MAX: usize = 32;
+/// Description of a job or trigger.
+pub const DESCRIPTION_CHARS_MAX: usize = 1_000;
+/// Data of a job, a trigger or a request, and of all of them together, as JSON.
+pub const DATA_BYTES_MAX: usize = 64 * 1024;
+/// Occurrences that may wait for a job.
+pub const WAITING_MAX: u32 = 10_000;
+/// Occurrences that may wait for a job that names no number.
+pub const WAITING_DEFAULT: u32 = 100;
+/// Highest `max_concurrent` of a job and highest limit of a concurrency group.
+pub const CONCURRENT_MAX: u32 = 100_000;
+/// Replacements of a task whose host was lost that a job may ask for.
+pub const RECOVERIES_MAX: u32 = 100;
