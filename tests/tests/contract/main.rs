@@ -1556,6 +1556,8 @@ async fn the_detail_of_an_end_is_kept_within_its_bounds(db: TestDb) {
         }),
         note: "日本 \" ' \\ \n".into(),
         output_until_ms: Some(1_800_000_000_000),
+        memory_limit_bytes: Some(1 << 30),
+        oom_kills: 3,
     };
     let long = v1::EndDetail {
         signals: vec![sent(9, 1); 100],
