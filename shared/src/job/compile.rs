@@ -7,7 +7,7 @@ use super::template::{self, Template};
 use crate::error::Invalid;
 use crate::id::Target;
 use crate::limits::*;
-use crate::task::limits::{Limits, parse_bytes};
+use crate::task::limits::{Limits, parse_bytes, parse_cpus};
 use crate::task::output::OutputPolicy;
 use crate::task::signal::{SIGTERM, parse_signal};
 use crate::task::spec::{TaskSpec, check_text, check_word};
@@ -201,19 +201,11 @@ impl JobSpec {
                 "is not supported yet but for \"any\" and \"pinned\"; remove it, or use require",
             );
         }
-        let Some(limits) = &self.limits else { return };
-        for (field, given) in [
-            ("limits.memory_max", limits.memory_max.is_some()),
-            ("limits.cpu_max", limits.cpu_max.is_some()),
-            ("limits.cpu_weight", limits.cpu_weight.is_some()),
-            ("limits.pids_max", limits.pids_max.is_some()),
-        ] {
-            if given {
-                faults.add(
-                    field,
-                    "is not supported yet; set it in the unit of the runner's service",
-                );
-            }
+        if self.limits.as_ref().is_some_and(|limits| limits.cpu_weight.is_some()) {
+            faults.add(
+                "limits.cpu_weight",
+                "is not supported yet; remove it, or give cpu_max or nice",
+            );
         }
     }
 
@@ -288,6 +280,12 @@ impl JobSpec {
                 .unwrap_or(0),
             file_bytes: faults.size(spec.file_size_max.as_ref(), "limits.file_size_max"),
             nice: spec.nice,
+            memory_bytes: faults.size(spec.memory_max.as_ref(), "limits.memory_max"),
+            cpu_millis: spec.cpu_max.and_then(|cpus| {
+                let millis = parse_cpus(&cpus.to_string()).map_err(|message| Invalid::new("limits.cpu_max", message));
+                faults.take(millis)
+            }),
+            pids: spec.pids_max,
         }
     }
 
@@ -530,6 +528,9 @@ fn file_field(field: &str, job: &JobSpec) -> String {
         "user" | "group" => format!("run_as.{field}"),
         "limits.open_files" => "limits.open_files_max".into(),
         "limits.core_bytes" => "limits.core_size_max".into(),
+        "limits.memory" => "limits.memory_max".into(),
+        "limits.cpus" => "limits.cpu_max".into(),
+        "limits.pids" => "limits.pids_max".into(),
         "limits.file_bytes" => "limits.file_size_max".into(),
         _ => match field.strip_prefix("env[").and_then(|rest| rest.strip_suffix(']')) {
             Some(index) => {

@@ -62,6 +62,9 @@ open_files_max = 1024
 core_size_max  = "1GiB"
 file_size_max  = "2T"
 nice           = 10
+memory_max     = "4GiB"
+cpu_max        = 1.5
+pids_max       = 512
 
 [retry]
 policy      = "exponential"
@@ -125,6 +128,9 @@ fn a_definition_says_all_of_its_task() {
             core_bytes: 1 << 30,
             file_bytes: Some(2 << 40),
             nice: Some(10),
+            memory_bytes: Some(4 << 30),
+            cpu_millis: Some(1_500),
+            pids: Some(512),
         },
         umask: 0o027,
         user: Some("backup".into()),
