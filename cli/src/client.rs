@@ -232,6 +232,19 @@ impl Client {
         }
     }
 
+    /// One result per item, in order. The items must carry keys.
+    pub async fn submit_many(&self, request: v1::SubmitRequest) -> Result<Vec<v1::SubmitResult>, Failure> {
+        let count = request.items.len();
+        let response = self
+            .unary(|| async { self.tasks().submit(self.request(request.clone())).await })
+            .await?;
+        if response.results.len() == count {
+            Ok(response.results)
+        } else {
+            Err(short_answer())
+        }
+    }
+
     /// One result per id, in order.
     pub async fn get_many(&self, ids: &[i64]) -> Result<Vec<v1::GetResult>, Failure> {
         let mut results = Vec::with_capacity(ids.len());
@@ -259,6 +272,18 @@ impl Client {
 
     pub async fn list(&self, request: v1::ListRequest) -> Result<v1::ListResponse, Failure> {
         self.unary(|| async { self.tasks().list(self.request(request.clone())).await })
+            .await
+    }
+
+    pub async fn count(&self, filter: v1::TaskFilter) -> Result<v1::CountResponse, Failure> {
+        let request = v1::CountRequest { filter: Some(filter) };
+        self.unary(|| async { self.tasks().count(self.request(request.clone())).await })
+            .await
+    }
+
+    /// One page of a cancel by filter.
+    pub async fn cancel_matching(&self, request: v1::CancelRequest) -> Result<v1::CancelResponse, Failure> {
+        self.unary(|| async { self.tasks().cancel(self.request(request.clone())).await })
             .await
     }
 

@@ -295,6 +295,7 @@ fn option_of(field: &str) -> String {
         }
         "env_file" => "--env-file".into(),
         "ids" => "TASK".into(),
+        "unique_key" => "--unique".into(),
         "names" => "NAME".into(),
         "valid_for_ms" => "--expires".into(),
         other => other.to_owned(),

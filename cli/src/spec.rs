@@ -31,6 +31,17 @@ pub fn submission(args: &TaskArgs, now_ms: i64) -> Result<v1::SubmitRequest, Fai
     })
 }
 
+/// What all tasks of a batch have unless their line says otherwise.
+pub fn of_batch(args: &TaskArgs) -> Result<TaskSpec, Failure> {
+    let spec = task_spec(args)?;
+    check_at(spec.run_at_ms, systole_shared::clock::now_ms())?;
+    // The name that was found for no command is none.
+    Ok(TaskSpec {
+        name: args.name.clone().unwrap_or_default(),
+        ..spec
+    })
+}
+
 /// The contract has this rule too, but its sentence does not repeat the time.
 fn check_at(at_ms: Option<i64>, now_ms: i64) -> Result<(), Failure> {
     match at_ms {
@@ -111,6 +122,9 @@ fn task_spec(args: &TaskArgs) -> Result<TaskSpec, Failure> {
         },
         priority: args.priority.unwrap_or(systole_shared::limits::PRIORITY_DEFAULT),
         job: None,
+        batch: None,
+        batch_line: None,
+        unique_key: None,
     };
     Ok(spec.with_defaults())
 }
@@ -178,7 +192,7 @@ mod tests {
             .expect("parses")
             .command
         {
-            Command::Submit(args) => args,
+            Command::Submit(args) => args.task,
             other => panic!("{other:?}"),
         }
     }

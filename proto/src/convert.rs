@@ -269,6 +269,9 @@ pub fn spec_from_wire(spec: v1::TaskSpec) -> Result<TaskSpec, Invalid> {
             delay_ms: retry.delay_ms,
         },
         job: some_text(spec.job),
+        batch: some_text(spec.batch),
+        batch_line: some_ms(spec.batch_line),
+        unique_key: some_text(spec.unique_key),
     }
     .with_defaults())
 }
@@ -301,6 +304,9 @@ pub fn spec_to_wire(spec: &TaskSpec) -> v1::TaskSpec {
             delay_ms: spec.retry.delay_ms,
         }),
         job: spec.job.clone().unwrap_or_default(),
+        batch: spec.batch.clone().unwrap_or_default(),
+        batch_line: spec.batch_line.unwrap_or(0),
+        unique_key: spec.unique_key.clone().unwrap_or_default(),
         on_disconnect: on_disconnect_to_wire(spec.on_disconnect).into(),
         on_runner_restart: on_runner_restart_to_wire(spec.on_runner_restart).into(),
         kill_signal: spec.kill_signal,

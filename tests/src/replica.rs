@@ -203,6 +203,7 @@ impl Replica {
             ids: vec![id],
             reason: "test".into(),
             exact: false,
+            ..Default::default()
         };
         self.tasks()
             .cancel(request)

@@ -198,6 +198,7 @@ async fn a_token_names_the_actor_until_it_is_revoked(db: TestDb) {
         ids: vec![id],
         reason: "wrong month".into(),
         exact: false,
+        ..Default::default()
     };
     tasks.cancel(cancel).await.expect("cancelled");
     let task = replica.task(id).await;

@@ -5,10 +5,12 @@ mod access;
 mod admin;
 mod completions;
 mod cron;
+mod filter;
 mod log;
 mod runner;
 mod runners;
 mod scheduler;
+mod submit;
 mod task;
 mod tasks;
 #[cfg(test)]
@@ -23,8 +25,9 @@ pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
 pub use runners::{CordonArgs, RunnersAction, RunnersArgs};
 pub use scheduler::{ClusterArgs, SchedulerArgs, StoreArgs, UpArgs};
+pub use submit::SubmitArgs;
 pub use task::TaskArgs;
-pub use tasks::{CancelArgs, LogsArgs, LsArgs, ShowArgs, WaitArgs};
+pub use tasks::{CancelArgs, LogsArgs, LsArgs, ManyArgs, RerunArgs, ShowArgs, WaitArgs};
 pub use value::SlotLabel;
 
 use crate::url::Url;
@@ -114,8 +117,8 @@ pub enum Command {
     Warden(WardenArgs),
     /// Submit a task, follow its output, and end with its exit code
     Run(TaskArgs),
-    /// Submit a task and print its id
-    Submit(TaskArgs),
+    /// Submit a task, or many at once, and print its id
+    Submit(SubmitArgs),
     /// List tasks, newest first
     Ls(LsArgs),
     /// Show everything about one task
@@ -126,6 +129,8 @@ pub enum Command {
     Wait(WaitArgs),
     /// Cancel tasks: waiting ones end at once, running ones are ended by their runner
     Cancel(CancelArgs),
+    /// Submit tasks that have ended once more
+    Rerun(RerunArgs),
     /// List runners, and stop or resume giving them tasks
     Runners(RunnersArgs),
     /// List, make and revoke tokens: who may do what

@@ -182,6 +182,6 @@ fn a_negative_time_is_a_value() {
     else {
         panic!("ls");
     };
-    assert!(args.since.is_some_and(|since| since < now_ms() - 7_000_000));
-    assert_eq!(args.state, [TaskState::Failed, TaskState::Running]);
+    assert!(args.filter.since.is_some_and(|since| since < now_ms() - 7_000_000));
+    assert_eq!(args.filter.state, [TaskState::Failed, TaskState::Running]);
 }

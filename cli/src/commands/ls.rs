@@ -1,13 +1,13 @@
 //! `systole ls`: the newest tasks, and why they wait or how they ended.
 
-use super::now_ms;
+use super::{joblog, now_ms};
 use crate::args::{Format, Global, LsArgs};
 use crate::client::Client;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::table::{self, Column, Text, plain};
 use crate::output::{self, Output, color, json, text};
-use systole_proto::convert::{state_from_wire, state_to_wire, time_to_wire};
+use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
 
 /// Rows of a table when nobody says otherwise.
@@ -46,7 +46,12 @@ const WIDE_COLUMNS: [Column; 15] = [
 pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
     let client = Client::new(global)?;
-    let limit = args.limit.unwrap_or(if output.format.is_for_people() {
+    let mut filter = args.filter.to_wire();
+    if args.joblog {
+        joblog::only_ended(&mut filter);
+        output::line(joblog::TITLES);
+    }
+    let limit = args.limit.unwrap_or(if !args.joblog && output.format.is_for_people() {
         TABLE_ROWS
     } else {
         u64::MAX
@@ -56,13 +61,14 @@ pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
     let mut page_token = String::new();
     let more = loop {
         let request = v1::ListRequest {
-            filter: Some(filter(args)),
+            filter: Some(filter.clone()),
             limit: u32::try_from((limit - count).min(PAGE)).unwrap_or(0),
             page_token: std::mem::take(&mut page_token),
         };
         let response = client.list(request).await?;
         count += response.tasks.len() as u64;
         match output.format {
+            _ if args.joblog => response.tasks.iter().for_each(|task| output::line(&joblog::line(task))),
             // These need not wait for the last page, nor hold them all.
             Format::Jsonl => response
                 .tasks
@@ -83,6 +89,7 @@ pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
         page_token = response.next_page_token;
     };
     match output.format {
+        _ if args.joblog => {}
         Format::Jsonl | Format::Id => {}
         Format::Json => json::document(&json::Tasks {
             tasks: tasks.iter().map(json::Task::from).collect(),
@@ -94,18 +101,6 @@ pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
         output.note(&format!("the newest {TABLE_ROWS} are shown; -n shows more"));
     }
     Ok(exit_code::OK)
-}
-
-fn filter(args: &LsArgs) -> v1::TaskFilter {
-    v1::TaskFilter {
-        states: args.state.iter().map(|&state| state_to_wire(state).into()).collect(),
-        job: args.job.clone().unwrap_or_default(),
-        runner: args.runner.as_ref().map(ToString::to_string).unwrap_or_default(),
-        tag: args.tag.clone().unwrap_or_default(),
-        since_ms: args.since.map_or(0, time_to_wire),
-        until_ms: args.until.map_or(0, time_to_wire),
-        name: args.name.clone().unwrap_or_default(),
-    }
 }
 
 fn rows(tasks: &[v1::Task], row: fn(&v1::Task, u64) -> Vec<Text>) -> Vec<Vec<Text>> {
@@ -157,6 +152,7 @@ fn wide_row(task: &v1::Task, now: u64) -> Vec<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use systole_proto::convert::state_to_wire;
     use systole_shared::task::TaskState;
 
     #[test]

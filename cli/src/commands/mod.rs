@@ -2,11 +2,15 @@
 
 mod admin;
 mod audit;
+mod batch;
 mod cancel;
 pub mod completions;
 mod cron;
+mod joblog;
 mod logs;
 mod ls;
+mod many;
+mod rerun;
 mod run;
 mod runner;
 mod runners;
@@ -16,6 +20,7 @@ mod submit;
 mod token;
 mod up;
 mod wait;
+mod wait_batch;
 pub mod warden;
 
 use crate::args::{Cli, Command};
@@ -36,6 +41,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Logs(args) => logs::run(global, args).await,
         Command::Wait(args) => wait::run(global, args).await,
         Command::Cancel(args) => cancel::run(global, args).await,
+        Command::Rerun(args) => rerun::run(global, args).await,
         Command::Runners(args) => runners::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,

@@ -383,6 +383,7 @@ impl Run {
             ids: vec![self.root],
             reason: "Ctrl-C".into(),
             exact: false,
+            ..Default::default()
         };
         let (notes, id) = (Arc::clone(&self.notes), self.current);
         tokio::spawn(async move {

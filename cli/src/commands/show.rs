@@ -114,6 +114,10 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
     sheet.add("require", text::labels(&spec.require));
     sheet.add("tags", spec.tags.join(" "));
     sheet.add("job", &spec.job);
+    if !spec.batch.is_empty() {
+        sheet.add("batch", format!("{}, line {}", spec.batch, spec.batch_line));
+    }
+    sheet.add("unique", &spec.unique_key);
     match spec.target_slot {
         Some(slot) => sheet.add("only on", format!("{}/{slot}", spec.target_host)),
         None => sheet.add("only on", &spec.target_host),

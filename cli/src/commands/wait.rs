@@ -15,6 +15,9 @@ use systole_shared::limits::GET_IDS_MAX;
 use tokio::signal::unix::{SignalKind, signal};
 
 pub async fn run(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
+    if let Some(batch) = &args.batch {
+        return super::wait_batch::run(global, args, batch).await;
+    }
     let output = Output::new(global);
     if args.tasks.len() > GET_IDS_MAX {
         let message = format!(
@@ -30,7 +33,8 @@ pub async fn run(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
     }
     waiting.write_ended(&output);
     let exit = match waiting.finish(client, args, &output).await? {
-        End::AllEnded => waiting.exit(),
+        End::Ended if args.any => waiting.exit_of_any(),
+        End::Ended => waiting.exit(),
         End::TimeIsOver => waiting.tell_rest(" is still "),
         End::Interrupted => {
             waiting.tell_rest(" goes on; it is ");
@@ -51,7 +55,7 @@ pub async fn run(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
 }
 
 enum End {
-    AllEnded,
+    Ended,
     TimeIsOver,
     Interrupted,
 }
@@ -126,7 +130,7 @@ impl Waiting {
             }
         };
         let mut deadline = std::pin::pin!(deadline);
-        while self.rest().next().is_some() {
+        while self.rest().next().is_some() && !(args.any && self.rest().count() < self.asked.len()) {
             tokio::select! {
                 event = states.events.recv() => match event {
                     Some(StateEvent::Task(task)) => {
@@ -145,7 +149,7 @@ impl Waiting {
                 _ = interrupts.recv() => return Ok(End::Interrupted),
             }
         }
-        Ok(End::AllEnded)
+        Ok(End::Ended)
     }
 
     /// The newest member that is known of this task's chain.
@@ -210,6 +214,12 @@ impl Waiting {
         exit_code::NO
     }
 
+    /// That of the first that has ended, in the order they were given.
+    fn exit_of_any(&self) -> u8 {
+        let ended = self.asked.iter().find_map(|&id| self.last(id));
+        ended.map_or(exit_code::NO_VERDICT, exit_code::of_task)
+    }
+
     /// Of one task its own; of several whether all succeeded.
     fn exit(&self) -> u8 {
         let exit = |id: i64| self.last(id).map_or(exit_code::NO_VERDICT, exit_code::of_task);
@@ -230,6 +240,8 @@ mod tests {
     fn waiting(asked: &[i64], exact: bool, tasks: &[(i64, TaskState, i64)]) -> Waiting {
         let mut waiting = Waiting::new(&WaitArgs {
             tasks: asked.to_vec(),
+            batch: None,
+            any: false,
             timeout: None,
             exact,
         });
@@ -270,6 +282,13 @@ mod tests {
             [5],
             "a successor that is not known yet"
         );
+    }
+
+    #[test]
+    fn the_first_that_ends_answers_for_any() {
+        use TaskState::{Failed, Running};
+        let any = waiting(&[1, 2, 3], false, &[(1, Running, 0), (2, Failed, 0), (3, Running, 0)]);
+        assert_eq!(any.exit_of_any(), 7);
     }
 
     #[test]

@@ -3,8 +3,11 @@
 //! durations milliseconds, and what is not set is null.
 
 mod access;
+mod many;
 
 pub use access::{Audit, AuditEntry, CreatedToken, RevokedToken, Token, Tokens};
+
+pub use many::{Batch, BatchLine, Counts, Rerun};
 
 use super::facts;
 use serde::Serialize;
@@ -151,6 +154,10 @@ pub struct Spec {
     pub callback_url: Option<String>,
     pub retry: Retry,
     pub job: Option<String>,
+    pub batch: Option<String>,
+    /// Counts from 1.
+    pub batch_line: Option<u64>,
+    pub unique_key: Option<String>,
 }
 
 /// Null: as the runner has it.
@@ -459,6 +466,9 @@ impl From<&v1::TaskSpec> for Spec {
                 delay_ms: retry.delay_ms,
             },
             job: text(&spec.job),
+            batch: text(&spec.batch),
+            batch_line: (spec.batch_line != 0).then_some(spec.batch_line),
+            unique_key: text(&spec.unique_key),
         }
     }
 }
@@ -514,6 +524,17 @@ impl From<&v1::Callback> for Callback {
             tries: callback.tries,
             last_error: text(&callback.last_error),
             delivery_id: callback.delivery_id.clone(),
+        }
+    }
+}
+
+impl Problem {
+    /// What this command itself found wrong.
+    pub fn of(failure: &crate::failure::Failure) -> Self {
+        Self {
+            code: failure.code.clone().unwrap_or_default(),
+            message: failure.message.clone(),
+            field: None,
         }
     }
 }

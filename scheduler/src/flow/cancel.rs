@@ -6,11 +6,13 @@ use crate::context::Context;
 use crate::store::admin::{self, Held};
 use crate::store::audit::audit_tasks;
 use crate::store::finish::{self, End, Ended, LiveTask};
+use crate::store::read::Filter;
 use crate::store::{Class, StoreError, Tx};
 use std::collections::HashMap;
 use std::sync::Arc;
-use systole_shared::error::Code;
+use systole_shared::error::{Code, Invalid};
 use systole_shared::heartbeat::end::Terminating;
+use systole_shared::limits::PAGE_MAX;
 use systole_shared::task::{Outcome, OutcomeKind, TaskState, Transition};
 
 /// How often a chain is followed that moves on while it is cancelled.
@@ -64,6 +66,40 @@ pub async fn cancel(
         .iter()
         .map(|id| answer(*id, target.get(id), &seen, newest))
         .collect())
+}
+
+/// What a cancel by filter acts on next: a page of live tasks, oldest first.
+pub async fn matching(ctx: &Context, mut filter: Filter) -> Result<Vec<i64>, Refusal> {
+    let unconditional = Filter {
+        above_id: None,
+        ..filter.clone()
+    };
+    if unconditional == Filter::default() {
+        return Err(Invalid::new(
+            "filter",
+            "has no condition; that would be every task. Give at least one, such as a state or a job",
+        )
+        .into());
+    }
+    let live = |state: &TaskState| {
+        matches!(
+            state,
+            TaskState::Created
+                | TaskState::Queued
+                | TaskState::Dispatched
+                | TaskState::Running
+                | TaskState::Terminating
+        )
+    };
+    filter.states = if filter.states.is_empty() {
+        TaskState::ALL.into_iter().filter(live).collect()
+    } else {
+        filter.states.into_iter().filter(live).collect()
+    };
+    if filter.states.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(ctx.db.to_cancel(Arc::new(filter), PAGE_MAX).await?)
 }
 
 fn answer(

@@ -19,7 +19,7 @@ use systole_proto::v1;
 use systole_proto::v1::task_service_server::TaskService;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
-use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX};
+use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX, PAGE_MAX};
 use systole_shared::policy::why::{Wanted, waiting_for};
 use systole_shared::task::trace::{self, is_traceparent};
 use systole_shared::task::{TaskSpec, TaskState};
@@ -159,9 +159,36 @@ impl TaskService for Tasks {
     async fn cancel(&self, request: Request<v1::CancelRequest>) -> Result<Response<v1::CancelResponse>, Status> {
         let by = actor(&request)?.name;
         let request = request.into_inner();
-        check_batch(request.ids.len(), BATCH_ITEMS_MAX, "ids")?;
         check_reason(&request.reason)?;
-        let results = cancel::cancel(&self.ctx, request.ids, &by, &request.reason, request.exact)
+        let mut next_page_token = String::new();
+        let ids = match request.filter {
+            None => {
+                check_batch(request.ids.len(), BATCH_ITEMS_MAX, "ids")?;
+                request.ids
+            }
+            Some(_) if !request.ids.is_empty() => {
+                return Err(invalid(Invalid::new(
+                    "filter",
+                    "is given instead of ids, not together with them",
+                )));
+            }
+            Some(wanted) => {
+                let mut wanted = filter(Some(wanted))?;
+                if !request.page_token.is_empty() {
+                    let above = request.page_token.parse();
+                    wanted.above_id =
+                        Some(above.map_err(|_| bad_page("page_token: is not one of ours; leave it out to begin"))?);
+                }
+                let ids = cancel::matching(&self.ctx, wanted)
+                    .await
+                    .map_err(|refusal| status(&refusal))?;
+                if ids.len() == PAGE_MAX {
+                    next_page_token = ids.last().map(ToString::to_string).unwrap_or_default();
+                }
+                ids
+            }
+        };
+        let results = cancel::cancel(&self.ctx, ids, &by, &request.reason, request.exact)
             .await
             .map_err(|refusal| status(&refusal))?;
         let results = results
@@ -179,7 +206,10 @@ impl TaskService for Tasks {
                 },
             })
             .collect();
-        Ok(Response::new(v1::CancelResponse { results }))
+        Ok(Response::new(v1::CancelResponse {
+            results,
+            next_page_token,
+        }))
     }
 
     type WatchStream = Stream_<v1::WatchResponse>;
@@ -283,6 +313,8 @@ fn filter(filter: Option<v1::TaskFilter>) -> Result<Filter, Status> {
         name: text(filter.name),
         runner,
         tag: text(filter.tag),
+        batch: text(filter.batch),
+        last_attempts: filter.last_attempts,
         since_ms: time(filter.since_ms),
         until_ms: time(filter.until_ms),
         below_id: None,

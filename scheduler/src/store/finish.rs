@@ -35,12 +35,12 @@ static PUT_SUCCESSORS: Sql = Sql::new(
     "put_successors",
     "INSERT INTO task (root_id, retry_of, attempt, replacements, status, lane_id, priority, target_host, target_slot, name, job, \
        spec, max_retries, retry_delay_ms, timeout_ms, queue_timeout_ms, start_timeout_ms, callback_url, submitted_by, submit_reason, \
-       created_at_ms, run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms) \
+       created_at_ms, run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms, batch, batch_line, unique_key) \
      SELECT COALESCE(t.root_id, t.id), t.id, t.attempt + x.attempts, t.replacements + x.replacements, \
        CASE WHEN x.delay = 0 THEN 2 ELSE 1 END, t.lane_id, t.priority, t.target_host, t.target_slot, t.name, t.job, t.spec, \
        t.max_retries, t.retry_delay_ms, t.timeout_ms, t.queue_timeout_ms, t.start_timeout_ms, t.callback_url, t.submitted_by, \
        t.submit_reason, {now}, {now} + x.delay, \
-       CASE WHEN x.delay = 0 THEN {now} END, t.output_max_bytes, t.output_keep_ms \
+       CASE WHEN x.delay = 0 THEN {now} END, t.output_max_bytes, t.output_keep_ms, t.batch, t.batch_line, t.unique_key \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'attempts' AS BIGINT) AS attempts, \
        CAST(e.value->>'replacements' AS BIGINT) AS replacements, CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x \
      JOIN task AS t ON {is:t.id,x.id} WHERE TRUE \

@@ -156,13 +156,16 @@ impl TaskRow {
 }
 
 /// Conditions of a list. All given ones must hold.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pub states: Vec<TaskState>,
     pub job: Option<String>,
     pub name: Option<String>,
     pub runner: Option<Target>,
     pub tag: Option<String>,
+    pub batch: Option<String>,
+    /// Only the newest member of each chain.
+    pub last_attempts: bool,
     pub since_ms: Option<i64>,
     pub until_ms: Option<i64>,
     /// Ids below this one: the next page.
@@ -199,6 +202,9 @@ impl Filter {
                 tag.clone().into(),
             );
         }
+        if let Some(batch) = &self.batch {
+            add("t.batch = ?", batch.clone().into());
+        }
         if let Some(since) = self.since_ms {
             add("t.created_at_ms >= ?", since.into());
         }
@@ -210,6 +216,9 @@ impl Filter {
         }
         if let Some(above) = self.above_id {
             add("t.id > ?", above.into());
+        }
+        if self.last_attempts {
+            text.push_str(" AND t.retried_by IS NULL");
         }
         if !self.states.is_empty() {
             let numbers: Vec<String> = self.states.iter().map(|state| state.number().to_string()).collect();
@@ -249,6 +258,11 @@ pub struct Newest {
     pub id: i64,
     /// Hosts that have held a newer one, see [`crate::ahead`].
     pub ahead: i64,
+}
+
+#[derive(sqlx::FromRow)]
+struct OnlyId {
+    id: i64,
 }
 
 /// A runner with its host.
@@ -368,6 +382,22 @@ impl Db {
         // A task that retention took between the two reads has no spec any more.
         rows.retain(|row| row.spec.is_some());
         Ok((rows, more))
+    }
+
+    /// Ids that match, oldest first; those that a person cancelled and whose runner is ending them are left out.
+    pub async fn to_cancel(&self, filter: Arc<Filter>, limit: usize) -> Result<Vec<i64>, StoreError> {
+        let (conditions, args) = filter.conditions();
+        let text = format!(
+            "SELECT t.id FROM task AS t WHERE {conditions} AND (t.terminating IS NULL OR t.terminating <> 'user') \
+             ORDER BY t.id LIMIT {limit}"
+        );
+        let rows: Vec<OnlyId> = self
+            .read("to_cancel", move |tx| {
+                let (text, args) = (text.clone(), args.clone());
+                Box::pin(async move { tx.all_text(text, args).await })
+            })
+            .await?;
+        Ok(rows.into_iter().map(|row| row.id).collect())
     }
 
     /// Tasks per state.

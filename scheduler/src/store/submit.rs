@@ -4,7 +4,7 @@ use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::sql::{Dialect, Sql};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_shared::policy::lane::{Labels, Lane};
 use systole_shared::task::TaskSpec;
@@ -43,14 +43,16 @@ static NEXT_IDS: Sql = Sql::new(
 );
 /// SQLite has one writer, so the sequence cannot move under us.
 static LAST_ID: Sql = Sql::new("last_id", "SELECT seq AS id FROM sqlite_sequence WHERE name = 'task'");
-static PUT_TASKS: Sql = Sql::new(
-    "put_tasks",
-    "INSERT INTO task (id, root_id, status, lane_id, priority, target_host, target_slot, name, job, spec, max_retries, \
+/// The insert, with room for what only some tasks have: a plain task pays nothing for it.
+macro_rules! put_tasks {
+    ($columns:literal, $values:literal, $fields:literal, $end:literal) => {
+        concat!(
+            "INSERT INTO task (id, root_id, status, lane_id, priority, target_host, target_slot, name, job, spec, max_retries, \
        retry_delay_ms, timeout_ms, queue_timeout_ms, start_timeout_ms, callback_url, submitted_by, submit_reason, created_at_ms, \
-       run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms) \
+       run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms", $columns, ") \
      SELECT x.id, x.id, CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN 2 ELSE 1 END, x.lane, x.priority, x.target_host, \
        x.target_slot, x.name, x.job, x.spec, x.max_retries, x.retry_delay, x.timeout, x.queue_timeout, x.start_timeout, x.callback, $2, $3, {now}, \
-       COALESCE(x.run_at, {now} + x.delay), CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN {now} END, x.output_max, x.output_keep \
+       COALESCE(x.run_at, {now} + x.delay), CASE WHEN x.run_at IS NULL AND x.delay IS NULL THEN {now} END, x.output_max, x.output_keep", $values, " \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'lane' AS BIGINT) AS lane, \
        CAST(e.value->>'priority' AS BIGINT) AS priority, e.value->>'target_host' AS target_host, \
        CAST(e.value->>'target_slot' AS BIGINT) AS target_slot, e.value->>'name' AS name, e.value->>'job' AS job, \
@@ -59,7 +61,34 @@ static PUT_TASKS: Sql = Sql::new(
        CAST(e.value->>'queue_timeout' AS BIGINT) AS queue_timeout, CAST(e.value->>'start_timeout' AS BIGINT) AS start_timeout, \
        e.value->>'callback' AS callback, CAST(e.value->>'run_at' AS BIGINT) AS run_at, \
        CAST(e.value->>'delay' AS BIGINT) AS delay, CAST(e.value->>'output_max' AS BIGINT) AS output_max, \
-       CAST(e.value->>'output_keep' AS BIGINT) AS output_keep FROM {each:$1}) AS x",
+       CAST(e.value->>'output_keep' AS BIGINT) AS output_keep", $fields, " FROM {each:$1}) AS x", $end
+        )
+    };
+}
+static PUT_TASKS: Sql = Sql::new("put_tasks", put_tasks!("", "", "", ""));
+static PUT_BATCH_TASKS: Sql = Sql::new(
+    "put_batch_tasks",
+    put_tasks!(
+        ", batch, batch_line",
+        ", x.batch, x.batch_line",
+        ", e.value->>'batch' AS batch, CAST(e.value->>'line' AS BIGINT) AS batch_line",
+        ""
+    ),
+);
+/// The index decides: a key whose task waits or runs makes no second one.
+static PUT_UNIQUE_TASKS: Sql = Sql::new(
+    "put_unique_tasks",
+    put_tasks!(
+        ", unique_key",
+        ", x.unique_key",
+        ", e.value->>'unique_key' AS unique_key",
+        " WHERE TRUE ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND status IN (1, 2, 3, 4, 9) DO NOTHING RETURNING id"
+    ),
+);
+static HOLDERS: Sql = Sql::new(
+    "unique_holders",
+    "SELECT task.id, task.unique_key AS key FROM {each:$1} JOIN task ON {is:task.unique_key,e.value->>'key'} \
+     WHERE task.unique_key IS NOT NULL AND task.status IN (1, 2, 3, 4, 9)",
 );
 static PUT_TAGS: Sql = Sql::new(
     "put_tags",
@@ -75,6 +104,9 @@ pub static STATEMENTS: &[&Sql] = &[
     &GET_KEYS,
     &SET_KEYS,
     &PUT_TASKS,
+    &PUT_BATCH_TASKS,
+    &PUT_UNIQUE_TASKS,
+    &HOLDERS,
     &PUT_TAGS,
 ];
 
@@ -166,6 +198,28 @@ struct TaskJson<'a> {
     output_max: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_keep: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unique_key: Option<&'a str>,
+}
+
+impl TaskJson<'_> {
+    fn statement(&self) -> &'static Sql {
+        match (self.batch, self.unique_key) {
+            (None, None) => &PUT_TASKS,
+            (Some(_), _) => &PUT_BATCH_TASKS,
+            (None, Some(_)) => &PUT_UNIQUE_TASKS,
+        }
+    }
+}
+
+#[derive(Clone, Serialize, sqlx::FromRow)]
+struct Holder {
+    id: i64,
+    key: String,
 }
 
 #[derive(Serialize)]
@@ -257,7 +311,7 @@ async fn put_tasks(tx: &mut Tx, batch_key: &str, tasks: &[NewTask]) -> Result<Ve
     });
     let keys = batch(&keys)?;
     let fresh: Vec<OnlyKey> = tx.all(&PUT_KEYS, vec![keys.clone()]).await?;
-    let fresh: std::collections::HashSet<String> = fresh.into_iter().map(|row| row.key).collect();
+    let fresh: HashSet<String> = fresh.into_iter().map(|row| row.key).collect();
     let known: HashMap<String, KeyRow> = if fresh.len() == keyed.len() + 1 {
         HashMap::new()
     } else {
@@ -290,14 +344,26 @@ async fn put_tasks(tx: &mut Tx, batch_key: &str, tasks: &[NewTask]) -> Result<Ve
             (None, false) => return Err(StoreError::Other("a task without a key is always new".into())),
         });
     }
-    insert(tx, tasks, &stored).await?;
+    insert(tx, tasks, &mut stored).await?;
 
     if stored != all_new {
-        let row = KeyIdsJson {
+        let mut rows = vec![KeyIdsJson {
             key: batch_key,
             ids: format_batch(&stored),
-        };
-        tx.exec(&SET_KEYS, vec![batch(&[row])?]).await?;
+        }];
+        // A fresh key whose task was there already, by its unique key, stands for that one.
+        for ((task, stored), new) in tasks.iter().zip(&stored).zip(&all_new) {
+            if let (Some((key, _)), Stored::Existing(id)) = (&task.key, stored)
+                && *new == Stored::New(keyed.get(key.as_str()).map_or(0, |(_, id)| *id))
+                && fresh.contains(key.as_str())
+            {
+                rows.push(KeyIdsJson {
+                    key,
+                    ids: format!("[{id}]"),
+                });
+            }
+        }
+        tx.exec(&SET_KEYS, vec![batch(&rows)?]).await?;
     }
     Ok(stored)
 }
@@ -380,10 +446,10 @@ async fn next_ids(tx: &mut Tx, count: usize) -> Result<Vec<i64>, StoreError> {
     Ok((last + 1..=last + count).collect())
 }
 
-async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &[Stored]) -> Result<(), StoreError> {
+async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &mut [Stored]) -> Result<(), StoreError> {
     let mut rows: Vec<TaskJson<'_>> = Vec::with_capacity(tasks.len());
     let mut tags: Vec<TagJson<'_>> = Vec::new();
-    for (task, stored) in tasks.iter().zip(stored) {
+    for (task, stored) in tasks.iter().zip(stored.iter()) {
         let Stored::New(id) = *stored else { continue };
         let spec = &task.spec;
         rows.push(TaskJson {
@@ -405,6 +471,9 @@ async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &[Stored]) -> Result<(),
             delay: spec.delay_ms,
             output_max: spec.output.max_bytes,
             output_keep: spec.output.keep_ms,
+            batch: spec.batch.as_deref(),
+            line: spec.batch_line,
+            unique_key: spec.unique_key.as_deref(),
         });
         tags.extend(spec.tags.iter().map(|tag| TagJson { tag, id }));
     }
@@ -412,14 +481,19 @@ async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &[Stored]) -> Result<(),
     let mut start = 0;
     let made: Vec<&NewTask> = tasks
         .iter()
-        .zip(stored)
+        .zip(stored.iter())
         .filter(|(_, stored)| matches!(stored, Stored::New(_)))
         .map(|(task, _)| task)
         .collect();
+    let mut refused: HashMap<i64, &str> = HashMap::new();
     while start < rows.len() {
-        let (by, reason) = (&made[start].submitted_by, &made[start].reason);
+        let (by, reason, sql) = (&made[start].submitted_by, &made[start].reason, rows[start].statement());
         let mut end = start + 1;
-        while end < rows.len() && made[end].submitted_by == *by && made[end].reason == *reason {
+        while end < rows.len()
+            && made[end].submitted_by == *by
+            && made[end].reason == *reason
+            && std::ptr::eq(rows[end].statement(), sql)
+        {
             end += 1;
         }
         let args = vec![
@@ -427,11 +501,49 @@ async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &[Stored]) -> Result<(),
             by.to_string().into(),
             reason.as_ref().map(|reason| reason.to_string()).into(),
         ];
-        tx.exec(&PUT_TASKS, args).await?;
+        if std::ptr::eq(sql, &PUT_UNIQUE_TASKS) {
+            let done: Vec<OnlyId> = tx.all(sql, args).await?;
+            let done: HashSet<i64> = done.into_iter().map(|row| row.id).collect();
+            for row in rows[start..end].iter().filter(|row| !done.contains(&row.id)) {
+                refused.insert(row.id, row.unique_key.unwrap_or_default());
+            }
+        } else {
+            tx.exec(sql, args).await?;
+        }
         start = end;
+    }
+    if !refused.is_empty() {
+        tags.retain(|tag| !refused.contains_key(&tag.id));
+        name_holders(tx, &refused, stored).await?;
     }
     if !tags.is_empty() {
         tx.exec(&PUT_TAGS, vec![batch(&tags)?]).await?;
+    }
+    Ok(())
+}
+
+/// Those that were not stored become the tasks that hold their unique keys.
+async fn name_holders(tx: &mut Tx, refused: &HashMap<i64, &str>, stored: &mut [Stored]) -> Result<(), StoreError> {
+    let keys: Vec<Holder> = refused
+        .iter()
+        .map(|(id, key)| Holder {
+            id: *id,
+            key: (*key).to_owned(),
+        })
+        .collect();
+    let holders: Vec<Holder> = tx.all(&HOLDERS, vec![batch(&keys)?]).await?;
+    let holders: HashMap<String, i64> = holders.into_iter().map(|row| (row.key, row.id)).collect();
+    for stored in stored {
+        // An existing one is the same key twice in this batch: it means the first.
+        if let Stored::New(id) | Stored::Existing(id) = *stored
+            && let Some(key) = refused.get(&id)
+        {
+            // The holder ended since the insert looked: the whole transaction is repeated.
+            let holder = holders
+                .get(*key)
+                .ok_or_else(|| StoreError::Collision("the holder of a unique key ended just now".into()))?;
+            *stored = Stored::Existing(*holder);
+        }
     }
     Ok(())
 }

@@ -150,6 +150,15 @@ pub struct TaskSpec {
     pub retry: Retry,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
+    /// The batch that it was submitted with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<String>,
+    /// Which line of the batch, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_line: Option<u64>,
+    /// Not twice while one with this key waits or runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique_key: Option<String>,
 }
 
 fn default_priority() -> u32 {
@@ -213,6 +222,9 @@ impl Default for TaskSpec {
             callback_url: None,
             retry: Retry::default(),
             job: None,
+            batch: None,
+            batch_line: None,
+            unique_key: None,
         }
     }
 }

@@ -22,6 +22,21 @@ impl TaskSpec {
             check_word(tag, &format!("tags[{index}]"))?;
         }
         check_labels(&self.require, REQUIRE_MAX, "require")?;
+        if let Some(batch) = &self.batch {
+            check_word(batch, "batch")?;
+        }
+        if self.batch_line == Some(0) || self.batch.is_some() != self.batch_line.is_some() {
+            return Err(Invalid::new(
+                "batch_line",
+                "is given with batch, and only then; lines count from 1",
+            ));
+        }
+        if let Some(key) = &self.unique_key {
+            check_text(key, "unique_key", KEY_CHARS_MAX)?;
+            if self.batch.is_some() {
+                return Err(Invalid::new("unique_key", "cannot be given to the tasks of a batch"));
+            }
+        }
         if let Some(job) = &self.job {
             check_word(job, "job")?;
         }
