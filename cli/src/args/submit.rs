@@ -16,7 +16,7 @@ Examples:
 A line of --batch is a text for /bin/sh -c, or a JSON object that begins with {\" and has `command` (an
 array) or `shell`, and any of name, queue, require, tags, runner, priority, at, delay, env, dir, timeout,
 queue_timeout, start_timeout, silence_timeout, warn_signal, warn_before, kill_signal, kill_grace, retry,
-retry_delay, callback, limits, umask, user, group. Options given here count for all lines that do not say
+retry_delay, callback, limits, umask, user, group, env_file. Options given here count for all lines that do not say
 otherwise. Empty lines and lines that begin with # are left out. Wrong lines are named and not sent.
 `ls`, `wait`, `logs`, `cancel` and `rerun` take the batch with --batch.
 

@@ -16,7 +16,7 @@ use systole_shared::time::{parse_duration, parse_time};
 const LINE_BYTES_MAX: usize = 2 * COMMAND_BYTES_MAX;
 
 /// Fields that are taken as the specification has them.
-const PLAIN: [&str; 12] = [
+const PLAIN: [&str; 13] = [
     "command",
     "name",
     "queue",
@@ -24,6 +24,7 @@ const PLAIN: [&str; 12] = [
     "tags",
     "priority",
     "dir",
+    "env_file",
     "limits",
     "umask",
     "user",
