@@ -17,6 +17,11 @@ const REWIND_EVERY: Duration = Duration::from_secs(60);
 const REWIND_EMPTY_EVERY: Duration = Duration::from_secs(1);
 /// Lanes that one claim scans for one group.
 const LANES_PER_CLAIM_MAX: usize = 32;
+/// A group is forgotten when none of its runners was heard of for this long: many beats.
+const GROUP_KEEP: Duration = Duration::from_secs(600);
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Sets of queues and labels at once.
+const GROUPS_MAX: usize = 4_096;
 /// One claim in this many goes by age instead of priority.
 const BY_AGE_EVERY: u64 = 16;
 
@@ -29,7 +34,11 @@ pub struct Lanes {
 struct Inner {
     lanes: HashMap<i64, LaneState>,
     ids: HashMap<Lane, i64>,
-    groups: Vec<Group>,
+    /// By number; none comes twice.
+    groups: HashMap<usize, Group>,
+    next_group: usize,
+    /// When groups were last forgotten.
+    swept: Option<Instant>,
     group_ids: HashMap<(Vec<String>, Labels), usize>,
     /// Hosts that tasks are aimed at, with the number of their last wake-up.
     targets: HashMap<String, u64>,
@@ -54,6 +63,8 @@ struct Group {
     labels: Labels,
     /// Lanes it serves, highest priority first.
     lanes: Vec<i64>,
+    /// When a beat of it came last.
+    used: Instant,
 }
 
 impl Lanes {
@@ -95,25 +106,36 @@ impl Lanes {
             },
         );
         let Inner { lanes, groups, .. } = &mut *inner;
-        for group in groups {
+        for group in groups.values_mut() {
             group.lanes = served(lanes, &group.queues, &group.labels);
         }
     }
 
     /// The group of runners with these queues and labels.
     pub fn group(&self, queues: &[String], labels: &Labels) -> usize {
+        self.group_at(queues, labels, Instant::now())
+    }
+
+    fn group_at(&self, queues: &[String], labels: &Labels, now: Instant) -> usize {
         let mut inner = self.lock();
         let key = (queues.to_vec(), labels.clone());
         if let Some(&id) = inner.group_ids.get(&key) {
+            if let Some(group) = inner.groups.get_mut(&id) {
+                group.used = now;
+            }
             return id;
         }
-        let id = inner.groups.len();
+        inner.forget_groups(now);
+        let id = inner.next_group;
+        inner.next_group += 1;
         let lanes = served(&inner.lanes, queues, labels);
-        inner.groups.push(Group {
+        let group = Group {
             queues: queues.to_vec(),
             labels: labels.clone(),
             lanes,
-        });
+            used: now,
+        };
+        inner.groups.insert(id, group);
         inner.group_ids.insert(key, id);
         id
     }
@@ -143,7 +165,7 @@ impl Lanes {
     pub fn has_work(&self, group: usize, host: &str) -> bool {
         let inner = self.lock();
         inner.targets.contains_key(host)
-            || inner.groups.get(group).is_some_and(|group| {
+            || inner.groups.get(&group).is_some_and(|group| {
                 group
                     .lanes
                     .iter()
@@ -157,14 +179,13 @@ impl Lanes {
         let groups = inner
             .groups
             .iter()
-            .enumerate()
             .filter(|(_, group)| {
                 group
                     .lanes
                     .iter()
                     .any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake))
             })
-            .map(|(id, _)| id)
+            .map(|(&id, _)| id)
             .collect();
         (groups, inner.targets.keys().cloned().collect())
     }
@@ -186,7 +207,7 @@ impl Lanes {
             }
         }
         for id in groups.into_iter().collect::<HashSet<_>>() {
-            let Some(group) = inner.groups.get(id) else { continue };
+            let Some(group) = inner.groups.get(&id) else { continue };
             let mut lanes: Vec<LanePlan> = group
                 .lanes
                 .iter()
@@ -236,6 +257,28 @@ impl Lanes {
                 inner.targets.remove(host);
             }
         }
+    }
+}
+
+impl Inner {
+    /// Before a new group: those that no beat came of for long are gone, and when there are too many all the same, the
+    /// half that was silent the longest. A runner whose group was forgotten is in a new one with its next beat.
+    fn forget_groups(&mut self, now: Instant) {
+        let is_time = self.swept.is_none_or(|at| now.duration_since(at) >= SWEEP_EVERY);
+        if self.groups.len() < GROUPS_MAX && !is_time {
+            return;
+        }
+        self.swept = Some(now);
+        let mut since = now.checked_sub(GROUP_KEEP);
+        if self.groups.len() >= GROUPS_MAX {
+            let mut used: Vec<Instant> = self.groups.values().map(|group| group.used).collect();
+            let (_, median, _) = used.select_nth_unstable(GROUPS_MAX / 2);
+            since = since.max(Some(*median));
+        }
+        let Some(since) = since else { return };
+        self.groups.retain(|_, group| group.used > since);
+        let groups = &self.groups;
+        self.group_ids.retain(|_, id| groups.contains_key(id));
     }
 }
 
@@ -320,6 +363,29 @@ mod tests {
         let plan = lanes.plan([group], []);
         lanes.learn(&plan, &seen(1, plan.lanes[&group][0].wake_no));
         assert!(!lanes.has_work(group, "a"));
+    }
+
+    #[test]
+    fn sets_of_labels_that_nobody_has_any_more_are_forgotten() {
+        let lanes = Lanes::default();
+        let start = Instant::now();
+        let labels = |n: usize| Labels::from([("pod".into(), n.to_string())]);
+        let lasting = Labels::from([("gpu".into(), "1".into())]);
+        let first = lanes.group_at(&[], &lasting, start);
+        // A new set each second, for hours; each is in use for a moment.
+        for n in 0..4_000 {
+            let now = start + Duration::from_secs(u64::try_from(n).expect("small"));
+            lanes.group_at(&[], &labels(n), now);
+            assert_eq!(lanes.group_at(&[], &lasting, now), first, "it is in use all the time");
+        }
+        let known = lanes.lock().groups.len();
+        assert!(known <= 662, "{known}");
+        // All at once: bounded, though some that are in use begin anew.
+        for n in 4_000..12_000 {
+            lanes.group_at(&[], &labels(n), start + Duration::from_secs(30_000));
+        }
+        let inner = lanes.lock();
+        assert!(inner.groups.len() <= GROUPS_MAX && inner.group_ids.len() == inner.groups.len());
     }
 
     #[test]

@@ -19,8 +19,6 @@ use systole_shared::time::format_utc;
 
 /// Longest wait between two tries.
 const BACKOFF_MAX: Duration = Duration::from_secs(3_600);
-/// Deliveries under way at once.
-pub const IN_FLIGHT_MAX: i64 = 16;
 /// Bytes of an error kept for people.
 const ERROR_CHARS_MAX: usize = 300;
 
@@ -46,13 +44,20 @@ impl Sender {
         Ok(Self { client, config })
     }
 
-    /// One try.
-    pub async fn deliver(&self, ctx: &Context, delivery: Delivery) {
-        let settled = match self.attempt(ctx, &delivery).await {
-            Ok(()) => Settled::Delivered,
-            Err(Failure::Never(error)) => Settled::Failed(error),
-            Err(Failure::Again(error)) if delivery.tries >= i64::from(CALLBACK_TRIES_MAX) => Settled::Failed(error),
-            Err(Failure::Again(error)) => Settled::Again(error, backoff_ms(self.config.backoff, delivery.tries)),
+    /// One try. Returns whether the receiver answered in time, be it to refuse.
+    pub async fn deliver(&self, ctx: &Context, delivery: Delivery) -> bool {
+        let again = |error: String| {
+            if delivery.tries >= i64::from(CALLBACK_TRIES_MAX) {
+                Settled::Failed(error)
+            } else {
+                Settled::Again(error, backoff_ms(self.config.backoff, delivery.tries))
+            }
+        };
+        let (settled, answered) = match self.attempt(ctx, &delivery).await {
+            Ok(()) => (Settled::Delivered, true),
+            Err(Failure::Never(error)) => (Settled::Failed(error), true),
+            Err(Failure::Again(error)) => (again(error), true),
+            Err(Failure::Silent) => (again("no answer in time".into()), false),
         };
         if let Settled::Failed(error) = &settled {
             // Not the URL: its path may be a secret.
@@ -63,6 +68,7 @@ impl Sender {
             // The lease runs out and the delivery is tried again: at least once.
             Err(error) => tracing::warn!(task = delivery.task_id, %error, "callback not settled"),
         }
+        answered
     }
 
     async fn attempt(&self, ctx: &Context, delivery: &Delivery) -> Result<(), Failure> {
@@ -115,6 +121,8 @@ enum Failure {
     /// No later try can help.
     Never(String),
     Again(String),
+    /// No answer by the deadline.
+    Silent,
 }
 
 fn describe(error: &reqwest::Error) -> Failure {
@@ -123,11 +131,10 @@ fn describe(error: &reqwest::Error) -> Failure {
     while let Some(inner) = cause.source() {
         cause = inner;
     }
-    let text: String = if error.is_timeout() {
-        "no answer in time".into()
-    } else {
-        cause.to_string().chars().take(ERROR_CHARS_MAX).collect()
-    };
+    if error.is_timeout() {
+        return Failure::Silent;
+    }
+    let text: String = cause.to_string().chars().take(ERROR_CHARS_MAX).collect();
     if text == PRIVATE {
         Failure::Never(text)
     } else {

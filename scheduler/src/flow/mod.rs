@@ -11,6 +11,7 @@ pub mod fleet;
 pub mod heartbeat;
 pub mod lost;
 pub mod output;
+pub mod places;
 pub mod submit;
 pub mod watch;
 

@@ -2,6 +2,7 @@
 
 use super::db::{Tx, batch};
 use super::error::StoreError;
+use super::outbox;
 use super::sql::Sql;
 use serde::Serialize;
 use systole_shared::heartbeat::end::Terminating;
@@ -25,8 +26,8 @@ static END_TASKS: Sql = Sql::new(
 );
 static PUT_CALLBACKS: Sql = Sql::new(
     "put_callbacks",
-    "INSERT INTO callback (task_id, delivery_id, url, status, next_at_ms) \
-     SELECT task.id, e.value->>'delivery', task.callback_url, 'pending', {now} \
+    "INSERT INTO callback (task_id, delivery_id, url, receiver, status, next_at_ms) \
+     SELECT task.id, e.value->>'delivery', task.callback_url, e.value->>'receiver', 'pending', {now} \
      FROM {each:$1} JOIN task ON {is:task.id,CAST(e.value->>'id' AS BIGINT)} WHERE task.callback_url IS NOT NULL \
      ON CONFLICT DO NOTHING",
 );
@@ -208,6 +209,7 @@ struct EndJson<'a> {
 struct CallbackJson {
     id: i64,
     delivery: String,
+    receiver: String,
 }
 
 #[derive(Serialize)]
@@ -270,10 +272,12 @@ pub async fn end_tasks(tx: &mut Tx, ends: &[End]) -> Result<Ended, StoreError> {
 
     let callbacks: Vec<CallbackJson> = ended
         .iter()
-        .filter(|end| end.task.callback_url.is_some())
-        .map(|end| CallbackJson {
-            id: end.task.id,
-            delivery: format!("msg_{}", uuid::Uuid::now_v7().simple()),
+        .filter_map(|end| {
+            Some(CallbackJson {
+                id: end.task.id,
+                delivery: format!("msg_{}", uuid::Uuid::now_v7().simple()),
+                receiver: outbox::receiver(end.task.callback_url.as_deref()?),
+            })
         })
         .collect();
     if !callbacks.is_empty() {

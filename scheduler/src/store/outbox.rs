@@ -1,15 +1,26 @@
 //! The outbox of callbacks: claimed with a lease, delivered outside of any transaction, settled by a
 //! guarded write. The outcome of the task never depends on it.
 
-use super::db::{Class, Db};
+use super::db::{Class, Db, batch};
 use super::error::StoreError;
 use super::sql::Sql;
+use serde::Serialize;
+use std::sync::Arc;
 
+/// The oldest due ones, of each receiver as many as it has room for. One that another replica takes at the same time is waited
+/// for, and then not due any more.
 static CLAIM_CALLBACKS: Sql = Sql::new(
     "claim_callbacks",
-    "UPDATE callback SET next_at_ms = {now} + $1, tries = tries + 1 WHERE status = 'pending' AND task_id IN ( \
-       SELECT task_id FROM callback WHERE status = 'pending' AND next_at_ms <= {now} ORDER BY next_at_ms LIMIT $2 {skip_locked}) \
-     RETURNING task_id, delivery_id, url, tries",
+    "WITH room AS (SELECT e.value->>'receiver' AS receiver, CAST(e.value->>'room' AS BIGINT) AS room FROM {each:$3}), \
+     due AS (SELECT c.task_id, c.receiver, c.next_at_ms FROM callback AS c WHERE c.status = 'pending' \
+         AND c.next_at_ms <= (SELECT {now} + 0) AND c.receiver NOT IN (SELECT room.receiver FROM room WHERE room.room = 0) \
+       ORDER BY c.next_at_ms LIMIT 256), \
+     ranked AS (SELECT due.task_id, due.receiver, due.next_at_ms, \
+         row_number() OVER (PARTITION BY due.receiver ORDER BY due.next_at_ms, due.task_id) AS n FROM due) \
+     UPDATE callback SET next_at_ms = {now} + $1, tries = tries + 1 WHERE status = 'pending' AND next_at_ms <= {now} AND task_id IN ( \
+       SELECT ranked.task_id FROM ranked LEFT JOIN room ON room.receiver = ranked.receiver WHERE ranked.n <= COALESCE(room.room, 1) \
+       ORDER BY ranked.next_at_ms LIMIT $2) \
+     RETURNING task_id, delivery_id, url, tries, receiver",
 );
 static SETTLE_CALLBACK: Sql = Sql::new(
     "settle_callback",
@@ -34,6 +45,23 @@ pub struct Delivery {
     pub url: String,
     /// This one included.
     pub tries: i64,
+    pub receiver: String,
+}
+
+/// How many deliveries a receiver may get now; one that is not named may get one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Room {
+    pub receiver: String,
+    pub room: usize,
+}
+
+/// Scheme, host and port of a URL.
+pub fn receiver(url: &str) -> String {
+    let after_scheme = url.find("://").map_or(0, |at| at + 3);
+    let end = url[after_scheme..]
+        .find(['/', '?', '#'])
+        .map_or(url.len(), |at| after_scheme + at);
+    url[..end].to_ascii_lowercase()
 }
 
 /// How a try ended.
@@ -58,9 +86,19 @@ struct OnlyId {
 
 impl Db {
     /// Due deliveries, leased for `lease_ms`. A replica that dies leaves them to the others after that.
-    pub async fn claim_callbacks(&self, lease_ms: i64, limit: i64) -> Result<Vec<Delivery>, StoreError> {
+    pub async fn claim_callbacks(
+        &self,
+        lease_ms: i64,
+        limit: i64,
+        rooms: Vec<Room>,
+    ) -> Result<Vec<Delivery>, StoreError> {
+        let rooms = Arc::new(rooms);
         self.write("claim_callbacks", Class::Api, move |tx| {
-            Box::pin(async move { tx.all(&CLAIM_CALLBACKS, vec![lease_ms.into(), limit.into()]).await })
+            let rooms = Arc::clone(&rooms);
+            Box::pin(async move {
+                let args = vec![lease_ms.into(), limit.into(), batch(&rooms)?];
+                tx.all(&CLAIM_CALLBACKS, args).await
+            })
         })
         .await
     }
@@ -99,5 +137,22 @@ impl Db {
             })
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::receiver;
+
+    #[test]
+    fn a_receiver_is_scheme_host_and_port() {
+        for (url, expected) in [
+            ("https://Hooks.example.com/a/b?c", "https://hooks.example.com"),
+            ("http://10.0.0.1:8080", "http://10.0.0.1:8080"),
+            ("http://[::1]:9?x=/y", "http://[::1]:9"),
+            ("odd", "odd"),
+        ] {
+            assert_eq!(receiver(url), expected);
+        }
     }
 }
