@@ -2,6 +2,8 @@
 //! the domain types of `systole_shared`. This is the only place where wire and domain types meet.
 
 pub mod convert;
+pub mod facts;
+pub mod json;
 
 /// Generated code of the package `systole.v1`.
 #[expect(

@@ -120,6 +120,7 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         callback_secret,
         replica,
         tokens: crate::auth::Tokens::default(),
+        metrics: crate::metrics::Metrics::default(),
         lanes,
         parked,
         beats: heartbeat::Beats::default(),

@@ -8,6 +8,7 @@ use crate::flow::fetch::Asked;
 use crate::flow::heartbeat::{Beats, Faults, Registered, SlotLabels};
 use crate::flow::submit::Submissions;
 use crate::lanes::Lanes;
+use crate::metrics::Metrics;
 use crate::parked::Parked;
 use crate::store::Db;
 use crate::wake::Wake;
@@ -26,6 +27,7 @@ pub struct Context {
     /// This process: `host:pid:random`.
     pub replica: String,
     pub tokens: Tokens,
+    pub metrics: Metrics,
     pub lanes: Arc<Lanes>,
     pub parked: Arc<Parked>,
     pub wake: Wake,

@@ -1,4 +1,6 @@
-//! One port: gRPC, and `/healthz` and `/readyz` over plain HTTP; with or without TLS.
+//! One port: gRPC, and plain HTTP for health, numbers and tasks; with or without TLS.
+
+mod api;
 
 use crate::auth::guard::{guard, is_grpc};
 use crate::config::TlsFiles;
@@ -72,6 +74,8 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
     let plain = axum::Router::new()
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .merge(api::router())
         .with_state(Arc::clone(&ctx));
     Ok(grpc
         .into_axum_router()
@@ -86,7 +90,10 @@ pub async fn nothing_here(request: axum::extract::Request) -> axum::response::Re
     if is_grpc(&request) {
         tonic::Status::unimplemented("this scheduler has no such call; is the client of a later version?").into_http()
     } else {
-        axum::response::IntoResponse::into_response((StatusCode::NOT_FOUND, "nothing here; /healthz and /readyz are\n"))
+        axum::response::IntoResponse::into_response((
+            StatusCode::NOT_FOUND,
+            "nothing here; /v1/openapi.json says what is\n",
+        ))
     }
 }
 
@@ -123,6 +130,16 @@ pub fn refuse(refusal: &Refusal) -> axum::response::Response {
 }
 
 /// A replica with an alarm is ready all the same: what the alarm does not hold goes on.
+async fn metrics(State(ctx): State<Arc<Context>>) -> axum::response::Response {
+    match crate::metrics::render(&ctx).await {
+        Ok(text) => {
+            let kind = (http::header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+            axum::response::IntoResponse::into_response(([kind], text))
+        }
+        Err(error) => refuse(&Refusal::from(error)),
+    }
+}
+
 async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, String) {
     if ctx.is_ready() {
         let mut text = String::from("ready\n");

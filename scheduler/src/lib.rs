@@ -11,6 +11,7 @@ mod grpc;
 mod http;
 pub mod lanes;
 pub mod loops;
+pub mod metrics;
 pub mod parked;
 pub mod store;
 pub mod wake;

@@ -214,7 +214,7 @@ impl Told {
                     line: number,
                     id: None,
                     existing: false,
-                    error: Some(json::Problem::of(&failure)),
+                    error: Some(json::problem(&failure)),
                 });
             }
             output::error(&format!("line {number}: {failure}"));

@@ -6,13 +6,14 @@
 
 pub mod color;
 pub mod end;
-pub mod facts;
 pub mod json;
 pub mod neutral;
 pub mod notes;
 pub mod sink;
 pub mod table;
 pub mod text;
+
+pub use systole_proto::facts;
 
 use crate::args::{Format, Global};
 use std::io::{IsTerminal as _, Write as _};

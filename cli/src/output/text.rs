@@ -4,6 +4,7 @@ use super::color;
 use chrono::{DateTime, Local, TimeZone as _};
 use std::collections::BTreeMap;
 use systole_proto::convert::state_from_wire;
+pub use systole_proto::json::{on_disconnect, on_runner_restart, state as state_name};
 use systole_proto::v1;
 use systole_shared::task::TaskState;
 use systole_shared::task::signal::signal_name;
@@ -42,14 +43,6 @@ pub fn size(bytes: u64) -> String {
         value /= 1024.0;
     }
     format!("{value:.1} TiB")
-}
-
-/// The state's name; a state of a later version is shown as its number.
-pub fn state_name(number: i32) -> String {
-    match state_from_wire(number) {
-        Some(state) => state.name().to_owned(),
-        None => format!("STATE {number}"),
-    }
 }
 
 /// `host/slot`, empty if it was not dispatched.
@@ -179,33 +172,6 @@ fn cancelled(task: &v1::Task) -> String {
         text.push_str(&format!(", \"{}\"", task.cancel_reason));
     }
     text
-}
-
-/// A policy of a later version is shown as its number.
-pub fn on_disconnect(spec: &v1::TaskSpec) -> String {
-    match v1::OnDisconnect::try_from(spec.on_disconnect) {
-        Ok(v1::OnDisconnect::Unspecified | v1::OnDisconnect::Continue) => "continue".into(),
-        Ok(v1::OnDisconnect::Kill) => "kill".into(),
-        Err(_) => spec.on_disconnect.to_string(),
-    }
-}
-
-/// As [`on_disconnect`].
-pub fn on_runner_restart(spec: &v1::TaskSpec) -> String {
-    match v1::OnRunnerRestart::try_from(spec.on_runner_restart) {
-        Ok(v1::OnRunnerRestart::Unspecified | v1::OnRunnerRestart::Adopt) => "adopt".into(),
-        Ok(v1::OnRunnerRestart::Kill) => "kill".into(),
-        Err(_) => spec.on_runner_restart.to_string(),
-    }
-}
-
-/// As [`on_disconnect`].
-pub fn on_output_limit(number: i32) -> String {
-    match v1::OnOutputLimit::try_from(number) {
-        Ok(v1::OnOutputLimit::Unspecified | v1::OnOutputLimit::Truncate) => "truncate".into(),
-        Ok(v1::OnOutputLimit::Kill) => "kill".into(),
-        Err(_) => number.to_string(),
-    }
 }
 
 /// Why it waits, or how it ended: the last column of `ls`.

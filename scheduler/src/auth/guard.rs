@@ -8,6 +8,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use std::sync::Arc;
+use std::time::Instant;
 use systole_shared::error::Code;
 use systole_shared::policy::access::Needs;
 
@@ -22,26 +23,48 @@ pub fn is_grpc(request: &Request) -> bool {
 /// Lets a call pass whose token may make it, and notes who calls.
 pub async fn guard(State(ctx): State<Arc<Context>>, mut request: Request, next: Next) -> Response {
     let grpc = is_grpc(&request);
-    let needs = match request.extensions().get::<MatchedPath>() {
+    let call = match request.extensions().get::<MatchedPath>() {
         _ if grpc => rules::of_grpc(request.uri().path()),
         Some(route) => rules::of_http(request.method(), route.as_str()),
         None => None,
     };
-    let Some(needs) = needs else {
+    let Some(call) = call else {
         return crate::http::nothing_here(request).await;
     };
+    let (began, needs) = (Instant::now(), rules::CALLS[call].1);
     if needs != Needs::Nothing {
         let header = request
             .headers()
             .get(AUTHORIZATION)
             .and_then(|value| value.to_str().ok());
-        match admit(&ctx, header, needs) {
-            Ok(actor) => request.extensions_mut().insert(actor),
-            Err(refusal) if grpc => return crate::grpc::status(&refusal).into_http(),
-            Err(refusal) => return crate::http::refuse(&refusal),
+        let refusal = match admit(&ctx, header, needs) {
+            Ok(actor) => {
+                request.extensions_mut().insert(actor);
+                None
+            }
+            Err(refusal) => Some(refusal),
         };
+        if let Some(refusal) = refusal {
+            ctx.metrics.called(call, began.elapsed(), true);
+            return if grpc {
+                crate::grpc::status(&refusal).into_http()
+            } else {
+                crate::http::refuse(&refusal)
+            };
+        }
     }
-    next.run(request).await
+    let response = next.run(request).await;
+    // A call of gRPC that is refused says so in its head, since it has no body.
+    let refused = if grpc {
+        response
+            .headers()
+            .get("grpc-status")
+            .is_some_and(|status| status != "0")
+    } else {
+        response.status().as_u16() >= 400
+    };
+    ctx.metrics.called(call, began.elapsed(), refused);
+    response
 }
 
 fn admit(ctx: &Context, header: Option<&str>, needs: Needs) -> Result<Actor, Refusal> {

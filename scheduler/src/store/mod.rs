@@ -24,6 +24,7 @@ pub mod finish;
 pub mod holds;
 pub mod hosts;
 pub mod listen;
+pub mod live;
 pub mod lost;
 pub mod outbox;
 pub mod output;
@@ -49,6 +50,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         holds::STATEMENTS,
         hosts::STATEMENTS,
         lost::STATEMENTS,
+        live::STATEMENTS,
         outbox::STATEMENTS,
         output::STATEMENTS,
         read::STATEMENTS,

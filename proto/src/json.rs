@@ -1,31 +1,24 @@
-//! JSON for programs. The shapes are written out: what scripts read must not change because a message of
-//! the contract does. Ids are strings (a 64-bit number loses digits in JavaScript), times RFC 3339 in UTC,
-//! durations milliseconds, and what is not set is null.
+//! JSON for programs, shared by the command line and the HTTP interface. The shapes are written out: what scripts read
+//! must not change because a message of the contract does. Ids are strings (a 64-bit number loses digits in JavaScript),
+//! times RFC 3339 in UTC, durations milliseconds, and what is not set is null.
 
-mod access;
-mod many;
-
-pub use access::{Audit, AuditEntry, CreatedToken, RevokedToken, Token, Tokens};
-
-pub use many::{Batch, BatchLine, Counts, Rerun};
-
-use super::facts;
-use serde::Serialize;
+use crate::{facts, v1};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use systole_proto::v1;
+use systole_shared::error::Invalid;
 use systole_shared::limits::{OUTPUT_MAX_BYTES_DEFAULT, UMASK_DEFAULT};
 use systole_shared::task::signal::SIGTERM;
-use systole_shared::time::format_utc;
+use systole_shared::time::{format_utc, parse_time};
 
 /// Version of the shapes; it is in every document.
-const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 1;
 
 /// One document: the version beside the content.
 #[derive(Debug, Serialize)]
-struct Document<'a, T> {
-    format: u32,
+pub struct Document<'a, T> {
+    pub format: u32,
     #[serde(flatten)]
-    content: &'a T,
+    pub content: &'a T,
 }
 
 #[derive(Debug, Serialize)]
@@ -106,7 +99,8 @@ impl From<&v1::OutputGap> for Gap {
     }
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct OutputPolicy {
     pub max_bytes: u64,
     pub on_limit: String,
@@ -114,7 +108,8 @@ pub struct OutputPolicy {
     pub keep_ms: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Spec {
     pub command: Vec<String>,
     pub name: String,
@@ -161,7 +156,8 @@ pub struct Spec {
 }
 
 /// Null: as the runner has it.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Limits {
     pub open_files: Option<u32>,
     pub core_bytes: u64,
@@ -173,13 +169,15 @@ pub struct Limits {
     pub pids: Option<u32>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct EnvVar {
     pub name: String,
     pub value: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Retry {
     pub max_retries: u32,
     pub delay_ms: u64,
@@ -260,7 +258,8 @@ pub struct CordonResult {
     pub error: Option<Problem>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Terminal {
     pub rows: u32,
     pub columns: u32,
@@ -338,11 +337,11 @@ fn id(id: i64) -> Option<String> {
     (id != 0).then(|| id.to_string())
 }
 
-fn text(text: &str) -> Option<String> {
+pub fn text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-fn time(ms: u64) -> Option<String> {
+pub fn time(ms: u64) -> Option<String> {
     i64::try_from(ms).ok().filter(|&ms| ms != 0).map(format_utc)
 }
 
@@ -357,8 +356,12 @@ fn map(labels: &[v1::Label]) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn state(number: i32) -> String {
-    super::text::state_name(number)
+/// The state's name; a state of a later version is shown as its number.
+pub fn state(number: i32) -> String {
+    match crate::convert::state_from_wire(number) {
+        Some(state) => state.name().to_owned(),
+        None => format!("STATE {number}"),
+    }
 }
 
 impl From<&v1::Task> for Task {
@@ -426,8 +429,8 @@ impl From<&v1::TaskSpec> for Spec {
                 spec.kill_signal
             },
             kill_grace_ms: spec.kill_grace_ms,
-            on_disconnect: super::text::on_disconnect(spec),
-            on_runner_restart: super::text::on_runner_restart(spec),
+            on_disconnect: on_disconnect(spec),
+            on_runner_restart: on_runner_restart(spec),
             limits: Limits {
                 open_files: (limits.open_files != 0).then_some(limits.open_files),
                 core_bytes: limits.core_bytes,
@@ -439,7 +442,7 @@ impl From<&v1::TaskSpec> for Spec {
             },
             output: OutputPolicy {
                 max_bytes: span(output.max_bytes).unwrap_or(OUTPUT_MAX_BYTES_DEFAULT),
-                on_limit: super::text::on_output_limit(output.on_limit),
+                on_limit: on_output_limit(output.on_limit),
                 keep_ms: span(output.keep_ms),
             },
             umask: format!("{:03o}", spec.umask.unwrap_or(UMASK_DEFAULT)),
@@ -471,6 +474,176 @@ impl From<&v1::TaskSpec> for Spec {
             unique_key: text(&spec.unique_key),
         }
     }
+}
+
+/// A policy of a later version is shown as its number.
+pub fn on_disconnect(spec: &v1::TaskSpec) -> String {
+    match v1::OnDisconnect::try_from(spec.on_disconnect) {
+        Ok(v1::OnDisconnect::Unspecified | v1::OnDisconnect::Continue) => "continue".into(),
+        Ok(v1::OnDisconnect::Kill) => "kill".into(),
+        Err(_) => spec.on_disconnect.to_string(),
+    }
+}
+
+/// As [`on_disconnect`].
+pub fn on_runner_restart(spec: &v1::TaskSpec) -> String {
+    match v1::OnRunnerRestart::try_from(spec.on_runner_restart) {
+        Ok(v1::OnRunnerRestart::Unspecified | v1::OnRunnerRestart::Adopt) => "adopt".into(),
+        Ok(v1::OnRunnerRestart::Kill) => "kill".into(),
+        Err(_) => spec.on_runner_restart.to_string(),
+    }
+}
+
+/// As [`on_disconnect`].
+pub fn on_output_limit(number: i32) -> String {
+    match v1::OnOutputLimit::try_from(number) {
+        Ok(v1::OnOutputLimit::Unspecified | v1::OnOutputLimit::Truncate) => "truncate".into(),
+        Ok(v1::OnOutputLimit::Kill) => "kill".into(),
+        Err(_) => number.to_string(),
+    }
+}
+
+/// From what a program sent to the message of the contract. What is not given has its default there.
+impl TryFrom<&Spec> for v1::TaskSpec {
+    type Error = Invalid;
+
+    fn try_from(spec: &Spec) -> Result<Self, Invalid> {
+        let words = |text: &Option<String>| text.clone().unwrap_or_default();
+        Ok(v1::TaskSpec {
+            command: spec.command.clone(),
+            name: spec.name.clone(),
+            queue: spec.queue.clone(),
+            require: spec
+                .require
+                .iter()
+                .map(|(key, value)| v1::Label {
+                    key: key.clone(),
+                    value: value.clone(),
+                })
+                .collect(),
+            tags: spec.tags.clone(),
+            target_host: words(&spec.target_host),
+            target_slot: spec.target_slot,
+            priority: spec.priority,
+            run_at_ms: match &spec.run_at {
+                None => 0,
+                Some(text) => parse_utc(text)?,
+            },
+            delay_ms: spec.delay_ms.unwrap_or(0),
+            timeout_ms: spec.timeout_ms.unwrap_or(0),
+            queue_timeout_ms: spec.queue_timeout_ms.unwrap_or(0),
+            start_timeout_ms: spec.start_timeout_ms.unwrap_or(0),
+            silence_timeout_ms: spec.silence_timeout_ms.unwrap_or(0),
+            warn_signal: spec.warn_signal.unwrap_or(0),
+            warn_before_ms: spec.warn_before_ms.unwrap_or(0),
+            kill_signal: spec.kill_signal,
+            kill_grace_ms: spec.kill_grace_ms,
+            on_disconnect: match spec.on_disconnect.as_str() {
+                "" => v1::OnDisconnect::Unspecified,
+                "continue" => v1::OnDisconnect::Continue,
+                "kill" => v1::OnDisconnect::Kill,
+                other => {
+                    return Err(Invalid::new(
+                        "on_disconnect",
+                        format!("{other:?} is neither continue nor kill"),
+                    ));
+                }
+            }
+            .into(),
+            on_runner_restart: match spec.on_runner_restart.as_str() {
+                "" => v1::OnRunnerRestart::Unspecified,
+                "adopt" => v1::OnRunnerRestart::Adopt,
+                "kill" => v1::OnRunnerRestart::Kill,
+                other => {
+                    return Err(Invalid::new(
+                        "on_runner_restart",
+                        format!("{other:?} is neither adopt nor kill"),
+                    ));
+                }
+            }
+            .into(),
+            limits: Some(v1::Limits {
+                open_files: spec.limits.open_files.unwrap_or(0),
+                core_bytes: spec.limits.core_bytes,
+                file_bytes: spec.limits.file_bytes.unwrap_or(0),
+                nice: spec.limits.nice,
+                memory_bytes: spec.limits.memory_bytes.unwrap_or(0),
+                cpu_millis: spec.limits.cpu_millis.unwrap_or(0),
+                pids: spec.limits.pids.unwrap_or(0),
+            }),
+            output: Some(v1::OutputPolicy {
+                // The default is shown; sent again it is still the default.
+                max_bytes: if spec.output.max_bytes == OUTPUT_MAX_BYTES_DEFAULT {
+                    0
+                } else {
+                    spec.output.max_bytes
+                },
+                on_limit: match spec.output.on_limit.as_str() {
+                    "" => v1::OnOutputLimit::Unspecified,
+                    "truncate" => v1::OnOutputLimit::Truncate,
+                    "kill" => v1::OnOutputLimit::Kill,
+                    other => {
+                        return Err(Invalid::new(
+                            "output.on_limit",
+                            format!("{other:?} is neither truncate nor kill"),
+                        ));
+                    }
+                }
+                .into(),
+                keep_ms: spec.output.keep_ms.unwrap_or(0),
+            }),
+            umask: match spec.umask.as_str() {
+                "" => None,
+                text => Some(u32::from_str_radix(text, 8).map_err(|_| {
+                    Invalid::new(
+                        "umask",
+                        format!("{text:?} is no umask; write octal digits, such as \"027\""),
+                    )
+                })?),
+            },
+            user: words(&spec.user),
+            group: words(&spec.group),
+            env: spec
+                .env
+                .iter()
+                .map(|var| v1::EnvVar {
+                    name: var.name.clone(),
+                    value: var.value.clone(),
+                })
+                .collect(),
+            env_file: words(&spec.env_file),
+            dir: words(&spec.dir),
+            keep_workdir: spec.keep_workdir,
+            tty: spec.tty.as_ref().map(|tty| v1::Terminal {
+                rows: tty.rows,
+                columns: tty.columns,
+            }),
+            callback_url: words(&spec.callback_url),
+            retry: Some(v1::Retry {
+                max_retries: spec.retry.max_retries,
+                delay_ms: spec.retry.delay_ms,
+            }),
+            job: words(&spec.job),
+            batch: words(&spec.batch),
+            batch_line: spec.batch_line.unwrap_or(0),
+            unique_key: words(&spec.unique_key),
+        })
+    }
+}
+
+/// An absolute time; one that is relative to now would be another one when it is sent again.
+fn parse_utc(text: &str) -> Result<u64, Invalid> {
+    let bad = || {
+        Invalid::new(
+            "run_at",
+            format!("{text:?} is no time; write it like 2027-01-31T02:30:00+01:00"),
+        )
+    };
+    if !text.contains(['T', 't']) {
+        return Err(bad());
+    }
+    let ms = parse_time(text, 0).map_err(|_| bad())?;
+    u64::try_from(ms).map_err(|_| bad())
 }
 
 impl From<&v1::Outcome> for Outcome {
@@ -524,17 +697,6 @@ impl From<&v1::Callback> for Callback {
             tries: callback.tries,
             last_error: text(&callback.last_error),
             delivery_id: callback.delivery_id.clone(),
-        }
-    }
-}
-
-impl Problem {
-    /// What this command itself found wrong.
-    pub fn of(failure: &crate::failure::Failure) -> Self {
-        Self {
-            code: failure.code.clone().unwrap_or_default(),
-            message: failure.message.clone(),
-            field: None,
         }
     }
 }
@@ -604,26 +766,11 @@ impl From<&v1::Runner> for Runner {
     }
 }
 
-/// One document, indented, for stdout.
-pub fn document(content: &impl Serialize) {
-    let document = Document {
-        format: FORMAT,
-        content,
-    };
-    // These shapes have text keys and plain values only: they always serialise.
-    super::line(&serde_json::to_string_pretty(&document).unwrap_or_default());
-}
-
-/// One object on one line, for stdout.
-pub fn object(content: &impl Serialize) {
-    super::line(&serde_json::to_string(content).unwrap_or_default());
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::state_to_wire;
     use serde_json::{Value, json};
-    use systole_proto::convert::state_to_wire;
     use systole_shared::task::TaskState;
 
     fn value(content: &impl Serialize) -> Value {
@@ -808,5 +955,39 @@ mod tests {
             (value["asked"].clone(), value["state"].clone()),
             (json!("5"), Value::Null)
         );
+    }
+
+    #[test]
+    fn what_is_shown_can_be_sent_again() {
+        let mut sent = task().spec.expect("a specification");
+        sent.env = vec![v1::EnvVar {
+            name: "A".into(),
+            value: "x".into(),
+        }];
+        sent.run_at_ms = 1_800_000_000_123;
+        sent.on_disconnect = v1::OnDisconnect::Kill.into();
+        sent.umask = Some(0o27);
+        (sent.batch, sent.batch_line, sent.unique_key) = ("b".into(), 7, "u".into());
+        let shown = serde_json::to_string(&Spec::from(&sent)).expect("serialises");
+        let read: Spec = serde_json::from_str(&shown).expect("reads");
+        let again = v1::TaskSpec::try_from(&read).expect("converts");
+        assert_eq!(Spec::from(&again), Spec::from(&sent));
+        assert_eq!(
+            crate::convert::spec_from_wire(again),
+            crate::convert::spec_from_wire(sent)
+        );
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_is_refused_by_name() {
+        let error = serde_json::from_str::<Spec>(r#"{"command":["a"],"retires":1}"#).expect_err("refused");
+        assert!(error.to_string().contains("`retires`"), "{error}");
+        let wrong = |spec: &str| {
+            let spec: Spec = serde_json::from_str(spec).expect("reads");
+            v1::TaskSpec::try_from(&spec).expect_err("refused").field
+        };
+        assert_eq!(wrong(r#"{"run_at":"-2h"}"#), "run_at");
+        assert_eq!(wrong(r#"{"umask":"9"}"#), "umask");
+        assert_eq!(wrong(r#"{"on_disconnect":"die"}"#), "on_disconnect");
     }
 }

@@ -1,0 +1,34 @@
+//! JSON on stdout. The shapes of the contract are in `systole_proto::json`; here are those of this command alone.
+
+mod access;
+mod many;
+
+pub use access::{Audit, AuditEntry, CreatedToken, RevokedToken, Token, Tokens};
+pub use many::{Batch, BatchLine, Counts, Rerun};
+pub use systole_proto::json::*;
+
+use serde::Serialize;
+
+/// What this command itself found wrong.
+pub fn problem(failure: &crate::failure::Failure) -> Problem {
+    Problem {
+        code: failure.code.clone().unwrap_or_default(),
+        message: failure.message.clone(),
+        field: None,
+    }
+}
+
+/// One document, indented, for stdout.
+pub fn document(content: &impl Serialize) {
+    let document = Document {
+        format: FORMAT,
+        content,
+    };
+    // These shapes have text keys and plain values only: they always serialise.
+    super::line(&serde_json::to_string_pretty(&document).unwrap_or_default());
+}
+
+/// One object on one line, for stdout.
+pub fn object(content: &impl Serialize) {
+    super::line(&serde_json::to_string(content).unwrap_or_default());
+}
