@@ -54,18 +54,22 @@ pub fn urls(global: &Global) -> Result<Vec<Url>, Failure> {
         return Ok(global.url.clone());
     }
     let Some(text) = paths::variable("SYSTOLE_URL") else {
-        return Ok(vec![Url::local_default()]);
+        let url = Url::local_default();
+        // A scheduler of this user with TLS leaves its authority beside the tokens.
+        let secure = paths::found_ca(std::slice::from_ref(&url)).is_some();
+        return Ok(vec![if secure { url.with_tls() } else { url }]);
     };
     let urls: Result<Vec<Url>, String> = text.to_string_lossy().split(',').map(Url::parse).collect();
     urls.map_err(|error| Failure::usage(format!("SYSTOLE_URL: {error}")))
 }
 
-/// The certificate authority to trust, PEM.
-pub fn ca_pem(global: &Global) -> Result<Option<Vec<u8>>, Failure> {
-    let (path, option) = match (&global.ca, paths::variable("SYSTOLE_CA")) {
-        (Some(path), _) => (path.clone(), "--ca"),
-        (None, Some(path)) => (PathBuf::from(path), "SYSTOLE_CA"),
-        (None, None) => return Ok(None),
+/// The certificate authority to trust, PEM: the one that is named, else what a scheduler of this user left here.
+pub fn ca_pem(global: &Global, urls: &[Url]) -> Result<Option<Vec<u8>>, Failure> {
+    let (path, option) = match (&global.ca, paths::variable("SYSTOLE_CA"), paths::found_ca(urls)) {
+        (Some(path), ..) => (path.clone(), "--ca"),
+        (None, Some(path), _) => (PathBuf::from(path), "SYSTOLE_CA"),
+        (None, None, Some(path)) => (path, "the authority of this scheduler"),
+        (None, None, None) => return Ok(None),
     };
     let pem = std::fs::read(&path).map_err(|error| {
         Failure::usage(format!(
@@ -110,7 +114,7 @@ impl Client {
     pub fn new(global: &Global) -> Result<Self, Failure> {
         let urls = urls(global)?;
         let ca = if urls.iter().any(|url| url.secure) {
-            ca_pem(global)?
+            ca_pem(global, &urls)?
         } else {
             None
         };

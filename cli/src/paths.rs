@@ -35,6 +35,14 @@ fn token_dir(host: &str, port: u16) -> Option<PathBuf> {
         .map(|path| path.join("tokens").join(format!("{host}_{port}")))
 }
 
+/// The authority that a scheduler of this user with a TLS of its own has left for these addresses.
+pub fn found_ca(urls: &[Url]) -> Option<PathBuf> {
+    urls.iter()
+        .filter_map(|url| token_dir(&url.host, url.port))
+        .map(|dir| dir.join(systole_scheduler::tls::CA_FILE))
+        .find(|path| path.is_file())
+}
+
 /// Where a scheduler that listens at this address leaves its tokens, so that clients of this machine find them.
 pub fn token_dir_of(listen: SocketAddr) -> Result<PathBuf, Failure> {
     if listen.port() == 0 {

@@ -82,6 +82,19 @@ impl Url {
         &self.text
     }
 
+    /// The same place, over TLS.
+    pub fn with_tls(self) -> Self {
+        let text = match self.text.strip_prefix("http://") {
+            Some(place) => format!("https://{place}"),
+            None => self.text,
+        };
+        Self {
+            text,
+            secure: true,
+            ..self
+        }
+    }
+
     pub fn local_default() -> Self {
         Self {
             text: format!("http://127.0.0.1:{DEFAULT_PORT}"),

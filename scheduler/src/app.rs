@@ -8,6 +8,7 @@ use crate::http;
 use crate::loops::{self, admit, callbacks, expire, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
+use crate::tls::{self, OwnCertificate};
 use crate::wake::Wake;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -55,6 +56,11 @@ pub struct Running {
 }
 
 impl Running {
+    /// The cluster's own authority, where it signs the certificates.
+    pub fn authority(&self) -> Option<&tls::Authority> {
+        self.context.own_certificate.as_ref().map(|own| own.authority())
+    }
+
     /// Resolves when the replica has ended.
     pub async fn stopped(self) -> Result<(), StartError> {
         let ended = self.server.await;
@@ -68,12 +74,7 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     check(&config)?;
     // One crypto provider for the whole process; a second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let tls = config
-        .tls
-        .as_ref()
-        .map(http::tls)
-        .transpose()
-        .map_err(StartError::Config)?;
+    let files = tls::from_files(config.tls.as_ref()).map_err(StartError::Config)?;
     let listener = TcpListener::bind(config.listen)
         .await
         .map_err(|error| StartError::Listen {
@@ -89,14 +90,15 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     let version = db.check_safety(config.allow_unsafe_database).await?;
     let replica = replica_name();
     let tokens = first_tokens(&db, &config.token_dir, &replica, config.renew_tokens).await?;
+    let serving = tls::serving(config.tls.as_ref(), files, &db, &config.token_dir, addr).await?;
     let database = describe(&db, &version);
-    let context = Arc::new(context(config, db, replica).await?);
+    let context = Arc::new(context(config, db, replica, serving.own).await?);
     leave_callback_secret(&context.config.token_dir, &context.callback_secret)?;
     let router = http::router(Arc::clone(&context))?;
     start_duties(&context);
     context.health.started();
     tracing::info!(%addr, replica = context.replica, database, "scheduler ready");
-    let server = tokio::spawn(run(Arc::clone(&context), listener, tls, router, shutdown));
+    let server = tokio::spawn(run(Arc::clone(&context), listener, serving.acceptor, router, shutdown));
     Ok(Running {
         addr,
         tokens,
@@ -106,7 +108,12 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     })
 }
 
-async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context, StoreError> {
+async fn context(
+    config: Config,
+    db: Arc<Db>,
+    replica: String,
+    own_certificate: Option<Arc<OwnCertificate>>,
+) -> Result<Context, StoreError> {
     let cluster_id = db.setting("cluster_id", uuid::Uuid::new_v4().to_string()).await?;
     let callback_secret = db.setting("callback_secret", callback::new_secret()).await?;
     let lanes: Arc<crate::lanes::Lanes> = Arc::default();
@@ -119,6 +126,7 @@ async fn context(config: Config, db: Arc<Db>, replica: String) -> Result<Context
         cluster_id,
         callback_secret,
         replica,
+        own_certificate,
         tokens: crate::auth::Tokens::default(),
         metrics: crate::metrics::Metrics::default(),
         lanes,
@@ -170,6 +178,9 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("reaper", Arc::clone(ctx), reaper::run));
     tokio::spawn(loops::keep_running("fetches", Arc::clone(ctx), fetch::run));
     tokio::spawn(loops::keep_running("retention", Arc::clone(ctx), retention::run));
+    if ctx.own_certificate.is_some() {
+        tokio::spawn(loops::keep_running("certificate", Arc::clone(ctx), tls::renew));
+    }
     if postgres {
         tokio::spawn(loops::keep_running("notifier", Arc::clone(ctx), poll::notifier));
         tokio::spawn(loops::keep_running("listener", Arc::clone(ctx), poll::listener));
@@ -242,7 +253,7 @@ fn check(config: &Config) -> Result<(), StartError> {
     }
     if !config.listen.ip().is_loopback() && config.tls.is_none() && !config.insecure_plaintext {
         return refuse(format!(
-            "--listen {}: other machines could read tokens and commands. Give --tls-cert and --tls-key, or say --insecure-plaintext if this network is trusted",
+            "--listen {}: other machines could read tokens and commands. Give --tls-self-signed, or --tls-cert and --tls-key, or say --insecure-plaintext if this network is trusted",
             config.listen
         ));
     }

@@ -12,8 +12,8 @@ pub struct Config {
     pub database: String,
     /// Where gRPC and plain HTTP are served. Port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Certificate and key; required for an address that is not loopback.
-    pub tls: Option<TlsFiles>,
+    /// Required for an address that is not loopback.
+    pub tls: Option<Tls>,
     /// Serve an address that is not loopback without TLS.
     pub insecure_plaintext: bool,
     /// Where the tokens of the first start are written, readable by the owner alone.
@@ -44,6 +44,34 @@ impl Config {
             timing: Timing::default(),
             retention: Retention::default(),
             callbacks: Callbacks::default(),
+        }
+    }
+}
+
+/// Where the server's certificate comes from.
+#[derive(Clone, Debug)]
+pub enum Tls {
+    Files(TlsFiles),
+    SelfSigned(SelfSigned),
+}
+
+/// A certificate authority of the cluster's own, which signs the certificate of each replica.
+#[derive(Clone, Debug)]
+pub struct SelfSigned {
+    /// Host names and addresses beside those of this machine, such as that of a load balancer.
+    pub names: Vec<String>,
+    /// Make a new authority; who trusts the old one does not connect any more.
+    pub new_ca: bool,
+    /// Of a server certificate, which is renewed after two thirds of it; default 90 days.
+    pub lifetime: Duration,
+}
+
+impl Default for SelfSigned {
+    fn default() -> Self {
+        Self {
+            names: Vec::new(),
+            new_ca: false,
+            lifetime: Duration::from_secs(90 * 24 * 3600),
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::parked::Parked;
 use crate::store::Db;
+use crate::tls::OwnCertificate;
 use crate::wake::Wake;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -26,6 +27,8 @@ pub struct Context {
     pub callback_secret: String,
     /// This process: `host:pid:random`.
     pub replica: String,
+    /// Where the cluster signs its certificates itself.
+    pub own_certificate: Option<Arc<OwnCertificate>>,
     pub tokens: Tokens,
     pub metrics: Metrics,
     pub lanes: Arc<Lanes>,

@@ -3,7 +3,6 @@
 mod api;
 
 use crate::auth::guard::{guard, is_grpc};
-use crate::config::TlsFiles;
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::alarms;
@@ -186,30 +185,6 @@ async fn report_health(ctx: Arc<Context>, reporter: tonic_health::server::Health
             () = ctx.draining.cancelled() => {}
         }
     }
-}
-
-/// Reads certificate and key.
-pub fn tls(files: &TlsFiles) -> Result<TlsAcceptor, String> {
-    use rustls::pki_types::pem::PemObject as _;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    let certs = CertificateDer::pem_file_iter(&files.cert)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| format!("--tls-cert {}: {error}", files.cert.display()))?;
-    if certs.is_empty() {
-        return Err(format!("--tls-cert {}: holds no certificate", files.cert.display()));
-    }
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| format!("--tls-key {}: {error}", files.key.display()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| format!("TLS: {error}"))?
-        .with_no_client_auth()
-        .with_single_cert(certs, key)
-        .map_err(|error| format!("--tls-cert and --tls-key do not fit together: {error}"))?;
-    // tonic's own server offers h2 only; plain HTTP clients would fail on /healthz.
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Serves until `stop`, then lets the calls under way end, at most for `drain_max`.

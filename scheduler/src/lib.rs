@@ -14,6 +14,7 @@ pub mod loops;
 pub mod metrics;
 pub mod parked;
 pub mod store;
+pub mod tls;
 pub mod wake;
 
 pub use app::{Running, StartError, start};

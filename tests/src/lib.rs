@@ -5,6 +5,7 @@ pub mod postgres;
 pub mod replica;
 pub mod sim;
 pub mod system;
+pub mod tls;
 pub mod wait;
 
 pub use databases::TestDb;

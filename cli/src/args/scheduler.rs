@@ -7,6 +7,7 @@ use clap::Args;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use systole_scheduler::config::{SelfSigned, Tls};
 use systole_shared::limits::SLOTS_MAX;
 
 #[derive(Debug, Args)]
@@ -15,6 +16,7 @@ Examples:
   systole up
   systole up --slots 8 --label gpu=1
   systole up --listen 127.0.0.1:7411 --data-dir /tmp/second
+  systole up --listen 0.0.0.0:7410 --tls-self-signed    other machines can join (systole join-command)
 
 Ctrl-C stops the runner first (its tasks are ended and reported), then the scheduler.
 A second Ctrl-C exits at once.")]
@@ -38,8 +40,10 @@ pub struct UpArgs {
     #[arg(long = "queue", value_name = "Q", value_parser = word)]
     pub queues: Vec<String>,
     /// Serve an address that is not loopback without TLS
-    #[arg(long)]
+    #[arg(long, conflicts_with = "tls_self_signed")]
     pub insecure_plaintext: bool,
+    #[command(flatten)]
+    pub own_tls: OwnTlsArgs,
     #[command(flatten)]
     pub policy: PolicyArgs,
     #[command(flatten)]
@@ -56,6 +60,7 @@ Examples:
   systole scheduler --database sqlite:/var/lib/systole/systole.db
   systole scheduler --database postgres://systole@db/systole --listen 10.0.0.5:7410 \\
       --tls-cert cert.pem --tls-key key.pem
+  systole scheduler --database sqlite:/var/lib/systole/systole.db --listen 0.0.0.0:7410 --tls-self-signed
 
 Any number of schedulers may share one PostgreSQL database; there is no leader. Keep a password out
 of the command line, which other users of the machine can read: use SYSTOLE_DATABASE.")]
@@ -67,20 +72,57 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410", value_parser = listen)]
     pub listen: SocketAddr,
     /// Certificate chain, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", conflicts_with = "tls_self_signed")]
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Serve an address that is not loopback without TLS
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["tls_self_signed", "tls_cert"])]
     pub insecure_plaintext: bool,
+    #[command(flatten)]
+    pub own_tls: OwnTlsArgs,
     #[command(flatten)]
     pub store: StoreArgs,
     #[command(flatten)]
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct OwnTlsArgs {
+    /// TLS with a certificate authority of the cluster's own, made at the first start; other hosts: `systole join-command`
+    #[arg(long)]
+    pub tls_self_signed: bool,
+    /// One more host name or address of this scheduler, such as a load balancer's, repeatable
+    #[arg(long = "tls-name", value_name = "NAME", requires = "tls_self_signed", value_parser = server_name)]
+    pub tls_names: Vec<String>,
+    /// Make a new authority; who trusts the old one has to be told the new one
+    #[arg(long, requires = "tls_self_signed")]
+    pub tls_new_ca: bool,
+}
+
+impl OwnTlsArgs {
+    pub fn tls(&self) -> Option<Tls> {
+        self.tls_self_signed.then(|| {
+            Tls::SelfSigned(SelfSigned {
+                names: self.tls_names.clone(),
+                new_ca: self.tls_new_ca,
+                ..SelfSigned::default()
+            })
+        })
+    }
+}
+
+/// A name as a certificate has it.
+fn server_name(text: &str) -> Result<String, String> {
+    match rustls::pki_types::ServerName::try_from(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(format!(
+            "{text:?} is no host name and no address; write for example systole.example.org or 10.0.0.5"
+        )),
+    }
 }
 
 #[derive(Clone, Debug, Args)]

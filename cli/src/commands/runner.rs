@@ -23,7 +23,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
     let slots = args.slots.unwrap_or_else(default_slots);
     let config = RunnerConfig {
         token: client::token(&urls, args.token_file.as_deref(), Role::Runner)?,
-        ca_pem: client::ca_pem(global)?,
+        ca_pem: client::ca_pem(global, &urls)?,
         host: args.name.clone().unwrap_or_else(systole_runner::default_host_name),
         slots,
         queues: queues(&args.queues)?,

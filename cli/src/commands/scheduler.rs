@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::service::{Signals, start_log};
 use crate::{exit_code, output, paths};
 use std::net::SocketAddr;
-use systole_scheduler::config::{Callbacks, Config, Retention, Timing, TlsFiles};
+use systole_scheduler::config::{Callbacks, Config, Retention, Timing, Tls, TlsFiles};
 use systole_scheduler::{Running, StartError};
 use systole_shared::error::Code;
 use tokio_util::sync::CancellationToken;
@@ -17,10 +17,12 @@ pub async fn run(global: &Global, args: &SchedulerArgs) -> Result<u8, Failure> {
     let mut config = config(database, args.listen, &args.store, &args.cluster)?;
     config.insecure_plaintext = args.insecure_plaintext;
     if let (Some(cert), Some(key)) = (&args.tls_cert, &args.tls_key) {
-        config.tls = Some(TlsFiles {
+        config.tls = Some(Tls::Files(TlsFiles {
             cert: cert.clone(),
             key: key.clone(),
-        });
+        }));
+    } else {
+        config.tls = args.own_tls.tls();
     }
     start_log(&args.log, global.no_color)?;
     let mut signals = Signals::new()?;
@@ -56,7 +58,18 @@ fn banner(running: &Running) -> String {
         env!("CARGO_PKG_VERSION"),
         running.database,
         place(running.addr)
-    )
+    ) + &authority(running)
+}
+
+/// The cluster's own authority and what to do with it; empty without one.
+pub fn authority(running: &Running) -> String {
+    match running.authority() {
+        None => String::new(),
+        Some(authority) => format!(
+            "\nTLS by this cluster's own authority, SHA-256 {}\nAnother machine joins with what `systole join-command` prints.",
+            authority.fingerprint()
+        ),
+    }
 }
 
 /// The address, and who can reach it.

@@ -27,6 +27,7 @@ pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
         .unwrap_or_else(|| format!("sqlite:{}", data_dir.join("systole.db").display()));
     let mut config = scheduler::config(database, args.listen, &args.store, &args.cluster)?;
     config.insecure_plaintext = args.insecure_plaintext;
+    config.tls = args.own_tls.tls();
     // Checked before anything is started: a wrong label must not leave a scheduler behind.
     let plan = Plan {
         slots: args.slots.unwrap_or_else(default_slots),
@@ -75,9 +76,9 @@ impl Plan {
             keep_output_max: keep.bytes,
         };
         Ok(RunnerConfig {
-            urls: vec![local_url(running.addr)],
+            urls: vec![local_url(running)],
             token,
-            ca_pem: None,
+            ca_pem: running.authority().map(|authority| authority.pem().as_bytes().to_vec()),
             host: systole_runner::default_host_name(),
             slots: self.slots,
             queues: self.queues,
@@ -96,8 +97,13 @@ impl Plan {
 }
 
 /// The address by which this process and this machine reach the scheduler.
-fn local_url(addr: SocketAddr) -> String {
-    format!("http://{}", SocketAddr::new(paths::reachable(addr.ip()), addr.port()))
+fn local_url(running: &Running) -> String {
+    let scheme = if running.authority().is_some() { "https" } else { "http" };
+    let addr = running.addr;
+    format!(
+        "{scheme}://{}",
+        SocketAddr::new(paths::reachable(addr.ip()), addr.port())
+    )
 }
 
 /// Runs both until a signal. The runner stops first: it still needs the scheduler to report its tasks.
@@ -159,7 +165,12 @@ fn banner(running: &Running, slots: u32) -> String {
         .as_ref()
         .map(|note| format!("{note}\n"))
         .unwrap_or_default();
-    let call = call(&paths::how_to_call_me(), running.addr, &running.tokens.admin);
+    let call = call(
+        &paths::how_to_call_me(),
+        running.addr,
+        &local_url(running),
+        &running.tokens.admin,
+    );
     let rows = [
         (format!("{call} run -- echo hello"), "run something"),
         (format!("{call} ls"), "see what ran, and how it ended"),
@@ -176,17 +187,18 @@ fn banner(running: &Running, slots: u32) -> String {
         .map(|((command, what), begin)| format!("{begin}{command:<width$}{what}"))
         .collect();
     format!(
-        "systole {}: scheduler and {slots}, {}, {}\nAdmin and runner tokens: {}, readable by you alone. Stops with this terminal.\n{note}{}",
+        "systole {}: scheduler and {slots}, {}, {}{}\nAdmin and runner tokens: {}, readable by you alone. Stops with this terminal.\n{note}{}",
         env!("CARGO_PKG_VERSION"),
         running.database,
         place(running.addr),
+        scheduler::authority(running),
         paths::with_tilde(token_dir),
         next.join("\n")
     )
 }
 
 /// What to type before a command's name so that it reaches this scheduler with its token.
-fn call(program: &str, addr: SocketAddr, admin_token: &Path) -> String {
+fn call(program: &str, addr: SocketAddr, url: &str, admin_token: &Path) -> String {
     let found = paths::token_dir_of(addr).is_ok_and(|dir| admin_token.parent() == Some(dir.as_path()));
     let token = if found {
         String::new()
@@ -194,11 +206,7 @@ fn call(program: &str, addr: SocketAddr, admin_token: &Path) -> String {
         format!("SYSTOLE_TOKEN_FILE={} ", admin_token.display())
     };
     let local = addr.port() == DEFAULT_PORT && paths::reachable(addr.ip()) == std::net::IpAddr::from([127, 0, 0, 1]);
-    let url = if local {
-        String::new()
-    } else {
-        format!(" --url {}", local_url(addr))
-    };
+    let url = if local { String::new() } else { format!(" --url {url}") };
     format!("{token}{program}{url}")
 }
 
@@ -211,10 +219,13 @@ mod tests {
         let default: SocketAddr = "127.0.0.1:7410".parse().expect("address");
         let other: SocketAddr = "0.0.0.0:7411".parse().expect("address");
         if let Ok(dir) = paths::token_dir_of(default) {
-            assert_eq!(call("systole", default, &dir.join("admin.token")), "systole");
+            assert_eq!(
+                call("systole", default, "https://127.0.0.1:7410", &dir.join("admin.token")),
+                "systole"
+            );
         }
         assert_eq!(
-            call("./systole", other, Path::new("/t/admin.token")),
+            call("./systole", other, "http://127.0.0.1:7411", Path::new("/t/admin.token")),
             "SYSTOLE_TOKEN_FILE=/t/admin.token ./systole --url http://127.0.0.1:7411"
         );
     }

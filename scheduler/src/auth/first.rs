@@ -37,7 +37,7 @@ pub async fn first_tokens(db: &Db, folder: &Path, replica: &str, renew: bool) ->
         }
         if let (Some(row), false) = (stored, renew)
             && on_disk.as_deref().map(hash).as_deref() != Some(row.hash.as_str())
-            && let Some(token) = neighbour(folder, path, &row.hash)
+            && let Some(token) = neighbour(folder, path, |token| hash(token) == row.hash)
         {
             let temporary = write_private(folder, path, &token)?;
             std::fs::rename(&temporary, path).map_err(|error| cannot(path, &error))?;
@@ -79,8 +79,8 @@ pub async fn first_tokens(db: &Db, folder: &Path, replica: &str, renew: bool) ->
 /// Folders beside this one that are searched for a token.
 const NEIGHBOURS_MAX: usize = 200;
 
-/// The token with this hash under another address of the same user: the same database on another port.
-fn neighbour(folder: &Path, path: &Path, wanted: &str) -> Option<String> {
+/// The secret that is wanted under another address of the same user: the same database on another port.
+pub(crate) fn neighbour(folder: &Path, path: &Path, wanted: impl Fn(&str) -> bool) -> Option<String> {
     let name = path.file_name()?;
     let entries = std::fs::read_dir(folder.parent()?).ok()?;
     entries
@@ -88,20 +88,24 @@ fn neighbour(folder: &Path, path: &Path, wanted: &str) -> Option<String> {
         .take(NEIGHBOURS_MAX)
         .filter_map(|entry| std::fs::read_to_string(entry.path().join(name)).ok())
         .map(|text| text.trim().to_owned())
-        .find(|token| hash(token) == wanted)
+        .find(|secret| wanted(secret))
 }
 
 /// Leaves the secret that signs callbacks where the tokens are, for those who verify deliveries.
 pub fn leave_callback_secret(folder: &Path, secret: &str) -> Result<(), StoreError> {
-    let path = folder.join("callback.secret");
-    if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == secret) {
-        return Ok(());
-    }
-    let temporary = write_private(folder, &path, secret)?;
-    std::fs::rename(&temporary, &path).map_err(|error| cannot(&path, &error))
+    leave_file(folder, &folder.join("callback.secret"), secret)
 }
 
-fn write_private(folder: &Path, path: &Path, token: &str) -> Result<PathBuf, StoreError> {
+/// Writes a file for this user alone, whole or not at all; one that is as it should be is left alone.
+pub(crate) fn leave_file(folder: &Path, path: &Path, text: &str) -> Result<(), StoreError> {
+    if std::fs::read_to_string(path).is_ok_and(|known| known.trim() == text.trim()) {
+        return Ok(());
+    }
+    let temporary = write_private(folder, path, text.trim_end())?;
+    std::fs::rename(&temporary, path).map_err(|error| cannot(path, &error))
+}
+
+pub(crate) fn write_private(folder: &Path, path: &Path, token: &str) -> Result<PathBuf, StoreError> {
     let made = !folder.exists();
     std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
     if made {
@@ -122,7 +126,7 @@ fn write_private(folder: &Path, path: &Path, token: &str) -> Result<PathBuf, Sto
     Ok(temporary)
 }
 
-fn cannot(path: &Path, error: &std::io::Error) -> StoreError {
+pub(crate) fn cannot(path: &Path, error: &std::io::Error) -> StoreError {
     StoreError::Schema(format!(
         "cannot write {}: {error}. Choose another folder with --token-dir, or make it writable",
         path.display()

@@ -8,6 +8,10 @@ static PUT_SETTING: Sql = Sql::new(
     "put_setting",
     "INSERT INTO setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING",
 );
+static REPLACE_SETTING: Sql = Sql::new(
+    "replace_setting",
+    "INSERT INTO setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+);
 static GET_SETTING: Sql = Sql::new("get_setting", "SELECT value FROM setting WHERE name = $1");
 static POSTGRES_FACTS: Sql = Sql::new(
     "postgres_facts",
@@ -55,6 +59,29 @@ impl Db {
             Box::pin(async move {
                 tx.exec(&PUT_SETTING, vec![name.into(), proposal.into()]).await?;
                 Ok(tx.one::<Value>(&GET_SETTING, vec![name.into()]).await?.value)
+            })
+        })
+        .await
+    }
+
+    /// The value of a cluster fact, if one was decided.
+    pub async fn known_setting(&self, name: &'static str) -> Result<Option<String>, StoreError> {
+        let known: Option<Value> = self
+            .read("known_setting", move |tx| {
+                Box::pin(async move { tx.opt(&GET_SETTING, vec![name.into()]).await })
+            })
+            .await?;
+        Ok(known.map(|known| known.value))
+    }
+
+    /// Decides a cluster fact anew.
+    pub async fn replace_setting(&self, name: &'static str, value: String) -> Result<(), StoreError> {
+        self.write("replace_setting", Class::Api, move |tx| {
+            let value = value.clone();
+            Box::pin(async move {
+                tx.exec(&REPLACE_SETTING, vec![name.into(), value.into()])
+                    .await
+                    .map(drop)
             })
         })
         .await
@@ -119,4 +146,4 @@ impl Db {
 }
 
 /// For the test that prepares every statement.
-pub static STATEMENTS: &[&Sql] = &[&PUT_SETTING, &GET_SETTING, &NOW, &TICK];
+pub static STATEMENTS: &[&Sql] = &[&PUT_SETTING, &REPLACE_SETTING, &GET_SETTING, &NOW, &TICK];

@@ -1,7 +1,9 @@
 //! Rules that are functions of values: who is stale, which lane a runner serves, what follows a failure, when a
-//! runner that is cut off ends its child, whether the time may be acted on.
+//! runner that is cut off ends its child, whether the time may be acted on, when a certificate is
+//! made anew.
 
 pub mod access;
+pub mod certificate;
 pub mod clock;
 pub mod fence;
 pub mod host_fault;
