@@ -162,3 +162,5 @@ pub const WAITING_DEFAULT: u32 = 100;
 pub const CONCURRENT_MAX: u32 = 100_000;
 /// Replacements of a task whose host was lost that a job may ask for.
 pub const RECOVERIES_MAX: u32 = 100;
+/// A job file.
+pub const JOB_FILE_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -2,15 +2,19 @@
 //!
 //! [`definition`] is what stands in files and is stored; it compiles ([`compile`]) to a [`Job`], whose tasks are made
 //! ([`task`]) of its template, of merged [`data`] and of [`template`]s in its command. [`diff`] compares two
-//! definitions, [`retry`] is what follows a failure.
+//! definitions, [`retry`] is what follows a failure. [`file`] reads files of them, [`write`] makes
+//! one, [`crontab`] reads what they were before.
 
 pub mod compile;
+pub mod crontab;
 pub mod data;
 pub mod definition;
 pub mod diff;
+pub mod file;
 pub mod retry;
 pub mod task;
 pub mod template;
+pub mod write;
 
 pub use compile::{Blocking, Job};
 pub use definition::{Group, JobSpec};
