@@ -6,6 +6,7 @@ mod admin;
 mod completions;
 mod cron;
 mod filter;
+mod job;
 mod log;
 mod runner;
 mod runners;
@@ -21,6 +22,7 @@ pub use access::{AuditArgs, CreateTokenArgs, RevokeTokenArgs, TokenAction, Token
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
 pub use completions::CompletionsArgs;
 pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
+pub use job::{ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobArgs, JobCheckArgs, JobInitArgs};
 pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
 pub use runners::{CordonArgs, RunnersAction, RunnersArgs};
@@ -139,6 +141,10 @@ pub enum Command {
     Audit(AuditArgs),
     /// What is held until somebody has looked, and the word that it goes on
     Admin(AdminArgs),
+    /// Jobs: start and check files of them
+    Job(JobArgs),
+    /// Turn what ran elsewhere into job files
+    Import(ImportArgs),
     /// Show when a cron expression fires, and what it means
     Cron(CronArgs),
     /// Print completions for a shell

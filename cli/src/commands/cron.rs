@@ -67,7 +67,7 @@ impl Schedule {
 }
 
 /// `TZ` where it names a zone, else what the machine is set to, else UTC. The zone is always shown.
-fn machine_zone() -> Zone {
+pub fn machine_zone() -> Zone {
     let named = crate::paths::variable("TZ").and_then(|name| name.into_string().ok());
     named
         .and_then(|name| Zone::parse(name.trim_start_matches(':')).ok())

@@ -6,6 +6,8 @@ mod batch;
 mod cancel;
 pub mod completions;
 mod cron;
+mod import;
+mod job;
 mod joblog;
 mod logs;
 mod ls;
@@ -46,6 +48,8 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Token(args) => token::run(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,
         Command::Admin(args) => admin::run(global, args).await,
+        Command::Job(args) => job::run(global, args).await,
+        Command::Import(args) => import::run(global, args),
         Command::Cron(args) => cron::run(global, args),
         Command::Completions(args) => Ok(completions::run(args)),
         Command::Warden(args) => warden::run(global, args),

@@ -7,7 +7,7 @@ mod toml;
 mod tree;
 mod yaml;
 
-pub use set::{CheckContext, CheckedJob, Set};
+pub use set::{CheckContext, Checked, CheckedJob, Set};
 pub use tree::Place;
 
 use super::definition::{Group, JobSpec};
