@@ -8,6 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "systole/v1/runner.proto",
         "systole/v1/access.proto",
         "systole/v1/cluster.proto",
+        "systole/v1/job.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::context::{Context, Health};
 use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
-use crate::loops::{self, admit, callbacks, expire, poll, reaper, retention, watchdog};
+use crate::loops::{self, admit, callbacks, chains, expire, fire, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
 use crate::tls::{self, OwnCertificate};
@@ -137,6 +137,7 @@ async fn context(
         slot_labels: heartbeat::SlotLabels::default(),
         submissions: submit::Submissions::default(),
         fleet: crate::context::Fleet::default(),
+        jobs: crate::flow::jobs::Memory::default(),
         asked: crate::flow::fetch::Asked::default(),
         health: Health::default(),
         clock: crate::clock::ClockWatch::new(db.is_elsewhere()),
@@ -170,6 +171,8 @@ fn start_duties(ctx: &Arc<Context>) {
     }
     tokio::spawn(loops::keep_running("dispatch", Arc::clone(ctx), dispatch::run));
     tokio::spawn(loops::keep_running("admission", Arc::clone(ctx), admit::run));
+    tokio::spawn(loops::keep_running("triggers", Arc::clone(ctx), fire::run));
+    tokio::spawn(loops::keep_running("chains", Arc::clone(ctx), chains::run));
     tokio::spawn(loops::keep_running("timeouts", Arc::clone(ctx), expire::run));
     tokio::spawn(loops::keep_running("callbacks", Arc::clone(ctx), callbacks::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));

@@ -40,6 +40,7 @@ pub struct Context {
     pub slot_labels: SlotLabels,
     pub submissions: Submissions,
     pub fleet: Fleet,
+    pub jobs: crate::flow::jobs::Memory,
     /// Hosts that are asked for full outputs.
     pub asked: Asked,
     pub health: Health,

@@ -9,6 +9,7 @@ use crate::flow::alarms;
 use crate::grpc::access::Access;
 use crate::grpc::admin::Admin;
 use crate::grpc::cluster::Cluster;
+use crate::grpc::jobs::Jobs;
 use crate::grpc::runners::Runners;
 use crate::grpc::tasks::Tasks;
 use crate::store::StoreError;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::v1::access_service_server::AccessServiceServer;
 use systole_proto::v1::cluster_admin_server::ClusterAdminServer;
+use systole_proto::v1::job_service_server::JobServiceServer;
 use systole_proto::v1::runner_admin_server::RunnerAdminServer;
 use systole_proto::v1::runner_service_server::RunnerServiceServer;
 use systole_proto::v1::task_service_server::TaskServiceServer;
@@ -54,6 +56,9 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
     let admin = RunnerAdminServer::new(Admin { ctx: Arc::clone(&ctx) })
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let jobs = JobServiceServer::new(Jobs { ctx: Arc::clone(&ctx) })
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let access = AccessServiceServer::new(Access { ctx: Arc::clone(&ctx) });
     let cluster = ClusterAdminServer::new(Cluster { ctx: Arc::clone(&ctx) });
     let reflection = tonic_reflection::server::Builder::configure()
@@ -67,6 +72,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .add_service(runners)
         .add_service(admin)
         .add_service(access)
+        .add_service(jobs)
         .add_service(cluster)
         .add_service(reflection)
         .add_service(health);

@@ -48,6 +48,10 @@ pub struct Wake {
     pub notify: Notify,
     /// Rings for admission: a delayed task was stored.
     pub admit: Notify,
+    /// Rings for the firing of triggers: one has another next time.
+    pub fire: Notify,
+    /// Rings for what is to be done about chains of jobs.
+    pub chains: Notify,
     /// Rings for the callback-er.
     pub callbacks: Notify,
     /// Rings for the poll: look now.
@@ -64,6 +68,8 @@ impl Wake {
             dispatch: Notify::new(),
             notify: Notify::new(),
             admit: Notify::new(),
+            fire: Notify::new(),
+            chains: Notify::new(),
             callbacks: Notify::new(),
             poll: Notify::new(),
             changes: broadcast::channel(CHANGES_MAX).0,

@@ -48,16 +48,21 @@ macro_rules! catalogue {
 }
 
 catalogue! {
+    JobNotFound = "NOTFOUND_001", NotFound, "the job does not exist";
+    TriggerNotFound = "NOTFOUND_003", NotFound, "the trigger does not exist";
     TaskNotFound = "NOTFOUND_004", NotFound, "the task does not exist or has ended";
     RunnerNotFound = "NOTFOUND_006", NotFound, "the runner does not exist";
     TokenNotFound = "NOTFOUND_008", NotFound, "the token does not exist";
+    InvalidJob = "VALIDATION_001", Validation, "the definition of a job, calendar or concurrency group is wrong";
     InvalidPage = "VALIDATION_002", Validation, "a page size or page token is out of range";
     InvalidField = "VALIDATION_003", Validation, "a field of the request is wrong";
     BatchSize = "VALIDATION_004", Validation, "a batch is empty or too large";
+    JobBusy = "CONFLICT_001", Conflict, "the job runs, and its policy does not allow another run now";
     RunnerIdInUse = "CONFLICT_004", Conflict, "another process holds this runner id";
     KeyReused = "CONFLICT_005", Conflict, "the idempotency key was used with another body";
     TokenExists = "CONFLICT_007", Conflict, "a token with this name exists already";
     LastAdmin = "CONFLICT_008", Conflict, "it is the last admin token, without which nobody could make tokens";
+    VersionChanged = "CONFLICT_009", Conflict, "it was changed since the version that the call expects";
     Draining = "UNAVAILABLE_001", Unavailable, "this scheduler is starting or stopping";
     StoreUnreachable = "UNAVAILABLE_003", Unavailable, "the database cannot be reached or is busy";
     StoreFull = "UNAVAILABLE_006", Unavailable, "the database cannot take more: disk full or read-only";

@@ -31,7 +31,10 @@ pub async fn end_lost_task(tx: &mut Tx, task_id: i64, silent_ms: i64) -> Result<
         }
         let reason: Option<Terminating> = task.terminating();
         let end = end::lost(state, reason, u64::try_from(silent_ms).unwrap_or(0));
-        ends.push(End::without_report(task, end));
+        ends.push(End {
+            lost: true,
+            ..End::without_report(task, end)
+        });
     }
     finish::end_tasks(tx, &ends).await
 }

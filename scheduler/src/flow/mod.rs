@@ -9,6 +9,7 @@ pub mod expire;
 pub mod fetch;
 pub mod fleet;
 pub mod heartbeat;
+pub mod jobs;
 pub mod lost;
 pub mod output;
 pub mod places;
@@ -81,6 +82,7 @@ pub fn after_end(ctx: &Context, ended: &Ended) {
     if queued.len() < ended.successors.len() {
         ctx.wake.admit.notify_one();
     }
+    jobs::chains::after_end(ctx, ended);
     if ended.callbacks {
         ctx.wake.callbacks.notify_one();
     }

@@ -3,6 +3,7 @@
 pub mod access;
 pub mod admin;
 pub mod cluster;
+pub mod jobs;
 pub mod runners;
 pub mod tasks;
 

@@ -2,7 +2,9 @@
 
 pub mod admit;
 pub mod callbacks;
+pub mod chains;
 pub mod expire;
+pub mod fire;
 pub mod poll;
 pub mod reaper;
 pub mod retention;

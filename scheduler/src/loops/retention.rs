@@ -52,6 +52,13 @@ async fn by_age(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
             tracing::info!(deleted, "ended tasks deleted by age");
         }
     }
+    if keep_ms > 0 {
+        for _ in 0..STEPS_MAX {
+            if !ctx.db.clean_occurrences(keep_ms, until_ms).await? || !super::pause(ctx, STEP_REST).await {
+                break;
+            }
+        }
+    }
     ctx.db.clean_keys(until_ms).await?;
     ctx.db.forget_tokens(until_ms).await?;
     let keep_audit_ms = i64::try_from(ctx.config.retention.keep_audit.as_millis()).unwrap_or(i64::MAX);

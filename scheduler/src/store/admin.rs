@@ -14,6 +14,12 @@ static CANCEL_HELD: Sql = Sql::new(
      WHERE status + 0 IN (3, 4, 9) AND (terminating IS NULL OR terminating <> 'user') \
        AND id {among:$1} RETURNING id, host, slot, start_no",
 );
+/// A newer run of the job takes its place; a person's cancel is stronger.
+static SUPERSEDE_HELD: Sql = Sql::new(
+    "supersede_held",
+    "UPDATE task SET status = 9, terminating = 'superseded' WHERE status + 0 IN (3, 4, 9) \
+       AND (terminating IS NULL OR terminating NOT IN ('superseded', 'user')) AND id {among:$1} RETURNING id, host, slot, start_no",
+);
 static CORDON: Sql = Sql::new(
     "cordon",
     "UPDATE runner SET cordoned = TRUE, cordoned_by = $3, cordon_reason = $4, cordoned_at_ms = {now} \
@@ -40,12 +46,12 @@ static RUNNERS_OF: Sql = Sql::new(
 static ADMIT: Sql = Sql::new(
     "admit",
     "UPDATE task SET status = 2, eligible_at_ms = {now} WHERE status + 0 = 1 AND id IN ( \
-       SELECT id FROM task WHERE status = 1 AND run_at_ms <= {now} AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
+       SELECT id FROM task WHERE status = 1 AND waiting_ms IS NULL AND run_at_ms <= {now} AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
      RETURNING id, lane_id, target_host",
 );
 static NEXT_DUE: Sql = Sql::new(
     "next_due",
-    "SELECT min(run_at_ms) - {now} AS n FROM task WHERE status = 1",
+    "SELECT min(run_at_ms) - {now} AS n FROM task WHERE status = 1 AND waiting_ms IS NULL",
 );
 static LANES_WITH_WORK: Sql = Sql::new(
     "lanes_with_work",
@@ -98,6 +104,7 @@ static DELETE_KEYS: Sql = Sql::new(
 
 pub static STATEMENTS: &[&Sql] = &[
     &CANCEL_HELD,
+    &SUPERSEDE_HELD,
     &CORDON,
     &UNCORDON,
     &CORDON_HOST,
@@ -135,6 +142,14 @@ pub async fn cancel_held(tx: &mut Tx, ids: &[i64], by: &str, reason: Option<Stri
         return Ok(Vec::new());
     }
     tx.all(&CANCEL_HELD, vec![batch(ids)?, by.into(), reason.into()]).await
+}
+
+/// DISPATCHED, RUNNING and TERMINATING(weaker reason) → TERMINATING(superseded). Returns those that changed.
+pub async fn supersede_held(tx: &mut Tx, ids: &[i64]) -> Result<Vec<Held>, StoreError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    tx.all(&SUPERSEDE_HELD, vec![batch(ids)?]).await
 }
 
 #[derive(Clone, Debug, sqlx::FromRow)]

@@ -2,12 +2,16 @@
 
 use super::db::{Tx, batch};
 use super::error::StoreError;
+use super::jobs::settle;
+use super::jobs::slots::Admitted;
 use super::outbox;
 use super::sql::Sql;
 use serde::Serialize;
 use systole_shared::heartbeat::end::Terminating;
+use systole_shared::job::RetryPolicy;
 use systole_shared::policy::retry::{FollowUp, follow_up};
 use systole_shared::task::{EndDetail, Outcome, TaskState, Transition};
+use systole_shared::trigger::jitter;
 
 static END_TASKS: Sql = Sql::new(
     "end_tasks",
@@ -36,12 +40,14 @@ static PUT_SUCCESSORS: Sql = Sql::new(
     "put_successors",
     "INSERT INTO task (root_id, retry_of, attempt, replacements, status, lane_id, priority, target_host, target_slot, name, job, \
        spec, max_retries, retry_delay_ms, timeout_ms, queue_timeout_ms, start_timeout_ms, callback_url, submitted_by, submit_reason, \
-       created_at_ms, run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms, batch, batch_line, unique_key) \
+       created_at_ms, run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms, batch, batch_line, unique_key, job_id, trigger_id, \
+       scheduled_ms) \
      SELECT COALESCE(t.root_id, t.id), t.id, t.attempt + x.attempts, t.replacements + x.replacements, \
        CASE WHEN x.delay = 0 THEN 2 ELSE 1 END, t.lane_id, t.priority, t.target_host, t.target_slot, t.name, t.job, t.spec, \
        t.max_retries, t.retry_delay_ms, t.timeout_ms, t.queue_timeout_ms, t.start_timeout_ms, t.callback_url, t.submitted_by, \
        t.submit_reason, {now}, {now} + x.delay, \
-       CASE WHEN x.delay = 0 THEN {now} END, t.output_max_bytes, t.output_keep_ms, t.batch, t.batch_line, t.unique_key \
+       CASE WHEN x.delay = 0 THEN {now} END, t.output_max_bytes, t.output_keep_ms, t.batch, t.batch_line, t.unique_key, t.job_id, \
+       t.trigger_id, t.scheduled_ms \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'attempts' AS BIGINT) AS attempts, \
        CAST(e.value->>'replacements' AS BIGINT) AS replacements, CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x \
      JOIN task AS t ON {is:t.id,x.id} WHERE TRUE \
@@ -62,7 +68,8 @@ static COPY_TAGS: Sql = Sql::new(
 macro_rules! live_columns {
     () => {
         "task.id, task.status, task.host, task.slot, task.start_no, task.terminating, task.callback_url, task.attempt, \
-         task.max_retries, task.retry_delay_ms, task.replacements, task.timeout_ms, {now} - task.started_at_ms AS ran_ms"
+         task.max_retries, task.retry_delay_ms, task.replacements, task.timeout_ms, {now} - task.started_at_ms AS ran_ms, \
+         task.root_id, task.job_id"
     };
 }
 pub(super) use live_columns;
@@ -102,6 +109,9 @@ pub struct LiveTask {
     pub timeout_ms: Option<i64>,
     /// Since its start, by the database's clock.
     pub ran_ms: Option<i64>,
+    pub(super) root_id: Option<i64>,
+    /// Of a run of a job.
+    pub(super) job_id: Option<i64>,
 }
 
 impl LiveTask {
@@ -111,6 +121,15 @@ impl LiveTask {
             column: "status",
             id: self.id,
         })
+    }
+
+    pub fn is_of_job(&self) -> bool {
+        self.job_id.is_some()
+    }
+
+    /// The first task of its chain.
+    pub fn root_id(&self) -> i64 {
+        self.root_id.unwrap_or(self.id)
     }
 
     pub fn terminating(&self) -> Option<Terminating> {
@@ -139,9 +158,20 @@ pub struct End {
     pub cancelled_by: Option<(String, Option<String>)>,
     /// What its runner knows beyond the outcome.
     pub detail: Option<EndDetail>,
+    /// Its runner was lost, so that nobody has seen the child's end.
+    pub lost: bool,
 }
 
 impl End {
+    /// Nothing proves that no process of the task is alive.
+    pub(super) fn is_unproven(&self) -> bool {
+        let left = self
+            .detail
+            .as_ref()
+            .is_some_and(|detail| detail.tree_empty == Some(false));
+        self.lost || left
+    }
+
     /// An end that no runner reported, now.
     pub fn without_report(task: LiveTask, (transition, outcome): (Transition, Outcome)) -> Self {
         Self {
@@ -152,6 +182,7 @@ impl End {
             ended_age_ms: 0,
             cancelled_by: None,
             detail: None,
+            lost: false,
         }
     }
 }
@@ -178,6 +209,10 @@ impl Ended {
         self.ids.extend(more.ids);
         self.successors.extend(more.successors);
         self.callbacks |= more.callbacks;
+        self.admitted.extend(more.admitted);
+        self.supersede.extend(more.supersede);
+        self.triggers |= more.triggers;
+        self.held |= more.held;
     }
 }
 
@@ -187,6 +222,14 @@ pub struct Ended {
     pub ids: Vec<i64>,
     pub successors: Vec<Successor>,
     pub callbacks: bool,
+    /// Runs of jobs that may start.
+    pub admitted: Vec<Admitted>,
+    /// Chains that a newer run of their job replaces.
+    pub supersede: Vec<i64>,
+    /// A trigger has another next time.
+    pub triggers: bool,
+    /// Places are held until there is proof that a child is dead.
+    pub held: bool,
 }
 
 #[derive(Serialize)]
@@ -237,8 +280,18 @@ pub fn detail_json(detail: &EndDetail) -> Result<String, StoreError> {
 }
 
 /// Writes the ends of tasks that the caller has locked. Only those that were still in the state that the
-/// decision saw are ended.
+/// decision saw are ended. What waits for the end of a run of a job goes on in the same transaction.
 pub async fn end_tasks(tx: &mut Tx, ends: &[End]) -> Result<Ended, StoreError> {
+    let mut ended = end_without_settling(tx, ends).await?;
+    if ends.iter().any(|end| end.task.job_id.is_some()) {
+        // Boxed: what goes on may end tasks itself.
+        Box::pin(settle::after_ends(tx, ends, &mut ended)).await?;
+    }
+    Ok(ended)
+}
+
+/// As [`end_tasks`], for tasks that have no place of their job.
+pub(super) async fn end_without_settling(tx: &mut Tx, ends: &[End]) -> Result<Ended, StoreError> {
     if ends.is_empty() {
         return Ok(Ended::default());
     }
@@ -288,11 +341,16 @@ pub async fn end_tasks(tx: &mut Tx, ends: &[End]) -> Result<Ended, StoreError> {
         ids: ended.iter().map(|end| end.task.id).collect(),
         successors,
         callbacks: !callbacks.is_empty(),
+        ..Ended::default()
     })
 }
 
 async fn put_successors(tx: &mut Tx, ended: &[&End]) -> Result<Vec<Successor>, StoreError> {
-    let wanted: Vec<SuccessorJson> = ended.iter().filter_map(|end| successor(end)).collect();
+    let policies = settle::retry_policies(tx, ended).await?;
+    let wanted: Vec<SuccessorJson> = ended
+        .iter()
+        .filter_map(|end| successor(end, end.task.job_id.and_then(|job| policies.get(&job))))
+        .collect();
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
@@ -312,7 +370,15 @@ async fn put_successors(tx: &mut Tx, ended: &[&End]) -> Result<Vec<Successor>, S
     Ok(made)
 }
 
-fn successor(end: &End) -> Option<SuccessorJson> {
+/// A number from 0 to 1 that is always the same for a task: a repeated transaction decides the same.
+fn unit_of(task_id: i64) -> f64 {
+    jitter::delay_ms("retry", task_id, UNIT) as f64 / UNIT as f64
+}
+
+const UNIT: u64 = 1_000_000;
+
+/// `policy`: that of its job, which may say more than the task itself.
+fn successor(end: &End, policy: Option<&RetryPolicy>) -> Option<SuccessorJson> {
     if end.transition.to() != TaskState::Failed {
         return None;
     }
@@ -326,7 +392,15 @@ fn successor(end: &End) -> Option<SuccessorJson> {
     );
     let (attempts, replacements, delay) = match follow {
         FollowUp::Nothing => return None,
-        FollowUp::Retry => (1, 0, task.retry_delay_ms),
+        FollowUp::Retry => match policy {
+            None if task.job_id.is_none() => (1, 0, task.retry_delay_ms),
+            Some(policy) if policy.counts(end.outcome.kind, end.outcome.exit_code) => {
+                let delay = policy.delay_ms(number(task.attempt), unit_of(task.id));
+                (1, 0, i64::try_from(delay).unwrap_or(i64::MAX))
+            }
+            // Not a failure that the job retries, or the job is gone.
+            None | Some(_) => return None,
+        },
         FollowUp::Replace => (0, 1, 0),
     };
     Some(SuccessorJson {

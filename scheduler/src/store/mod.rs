@@ -8,7 +8,8 @@
 //! * S3 A beat acts only in the transaction that won its runner row.
 //! * S4 A task is dispatched at most once; RUN_NEW is built from the rows that the claim returned.
 //! * S5 The end of a task, its callback row and its successor are one transaction.
-//! * S6 Rows are locked in one order: host, runner, task; by key.
+//! * S6 Rows are locked in one order: host, runner, task, trigger, concurrency group, job; by key. What comes later locks
+//!   tasks only by passing over those that somebody has.
 //!
 //! Only this folder contains SQL; only [`db`] names the drivers.
 
@@ -23,6 +24,7 @@ pub mod fetch;
 pub mod finish;
 pub mod holds;
 pub mod hosts;
+pub mod jobs;
 pub mod listen;
 pub mod live;
 pub mod lost;
@@ -49,6 +51,13 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         finish::STATEMENTS,
         holds::STATEMENTS,
         hosts::STATEMENTS,
+        jobs::STATEMENTS,
+        jobs::kept::STATEMENTS,
+        jobs::launch::STATEMENTS,
+        jobs::ledger::STATEMENTS,
+        jobs::settle::STATEMENTS,
+        jobs::slots::STATEMENTS,
+        jobs::triggers::STATEMENTS,
         lost::STATEMENTS,
         live::STATEMENTS,
         outbox::STATEMENTS,

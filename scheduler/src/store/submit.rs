@@ -433,7 +433,7 @@ fn parse_batch(text: &str) -> Result<Vec<Stored>, StoreError> {
         .collect())
 }
 
-async fn next_ids(tx: &mut Tx, count: usize) -> Result<Vec<i64>, StoreError> {
+pub(super) async fn next_ids(tx: &mut Tx, count: usize) -> Result<Vec<i64>, StoreError> {
     if count == 0 {
         return Ok(Vec::new());
     }
@@ -444,6 +444,34 @@ async fn next_ids(tx: &mut Tx, count: usize) -> Result<Vec<i64>, StoreError> {
     }
     let last = tx.opt::<OnlyId>(&LAST_ID, vec![]).await?.map_or(0, |row| row.id);
     Ok((last + 1..=last + count).collect())
+}
+
+/// The run of a job that was asked for with this key before.
+pub async fn known_key(tx: &mut Tx, key: &str) -> Result<Option<i64>, StoreError> {
+    let keys = batch(&[KeyJson {
+        key,
+        hash: "",
+        ids: String::new(),
+    }])?;
+    let row: Option<KeyRow> = tx.opt(&GET_KEYS, vec![keys]).await?;
+    Ok(row.and_then(|row| serde_json::from_str::<Vec<i64>>(&row.task_ids).ok()?.first().copied()))
+}
+
+/// Remembers the key of a run. False: it is known by now.
+pub async fn put_key(tx: &mut Tx, key: &str, task_id: i64) -> Result<bool, StoreError> {
+    let keys = batch(&[KeyJson {
+        key,
+        hash: "",
+        ids: format!("[{task_id}]"),
+    }])?;
+    let fresh: Vec<OnlyKey> = tx.all(&PUT_KEYS, vec![keys]).await?;
+    Ok(!fresh.is_empty())
+}
+
+/// Stores tasks with ids of [`next_ids`].
+pub(super) async fn insert_new(tx: &mut Tx, tasks: &[NewTask], ids: &[i64]) -> Result<(), StoreError> {
+    let mut stored: Vec<Stored> = ids.iter().copied().map(Stored::New).collect();
+    insert(tx, tasks, &mut stored).await
 }
 
 async fn insert(tx: &mut Tx, tasks: &[NewTask], stored: &mut [Stored]) -> Result<(), StoreError> {

@@ -3,11 +3,13 @@
 //! made anew.
 
 pub mod access;
+pub mod blocking;
 pub mod certificate;
 pub mod clock;
 pub mod fence;
 pub mod host_fault;
 pub mod lane;
+pub mod pause;
 pub mod retry;
 pub mod stale;
 pub mod why;

@@ -7,6 +7,8 @@ mod fetch;
 mod holds;
 mod host_faults;
 mod hosts;
+mod job_places;
+mod jobs;
 mod output;
 
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 use super::transaction::act;
 use super::{BATCH_MAX, Beat, Done, Waiting};
 use crate::context::Context;
+use crate::flow::jobs::chains;
 use crate::flow::{Refusal, after_end};
 use crate::parked::Answer;
 use crate::store::claims::{ClaimPlan, Claimed};
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use systole_shared::error::Code;
+use systole_shared::heartbeat::Said;
 
 /// A worker: takes beats and runs their transactions, until the replica is closed.
 pub async fn worker(ctx: Arc<Context>) {
@@ -134,6 +136,9 @@ async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<
         }
     }
     after_end(ctx, &outcome.ended);
+    for beat in beats.iter().filter(|beat| beat.said == Said::Idle) {
+        chains::heard_idle(ctx, beat);
+    }
     let mut changed = outcome.started;
     changed.extend(outcome.claimed.runs.iter().map(|run| run.task_id));
     ctx.wake.changed(changed);

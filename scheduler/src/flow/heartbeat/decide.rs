@@ -54,6 +54,8 @@ pub(super) struct Work {
     pub(super) time_out: Vec<i64>,
     pub(super) ends: Vec<End>,
     pub(super) late: Vec<LateResult>,
+    /// Tasks of jobs that were ended without proof, and whose result has come.
+    pub(super) proofs: Vec<i64>,
     /// Results whose output is to be stored.
     pub(super) recorded: HashSet<i64>,
     /// RUN_NEW again: task and how often it was given again.
@@ -205,11 +207,17 @@ pub(super) fn record(
                     ended_age_ms: result.ended_age_ms,
                     cancelled_by: None,
                     detail: result.detail.clone(),
+                    lost: false,
                 });
             }
             turn.acknowledged.push(task.id);
         }
         (Step::KeepLateResult, Some(task)) => {
+            let left = result
+                .detail
+                .as_ref()
+                .is_some_and(|detail| detail.tree_empty == Some(false));
+            work.proofs.extend((task.is_of_job() && !left).then_some(task.id));
             work.late.push(LateResult {
                 task_id: task.id,
                 kind: result.report.kind,

@@ -7,6 +7,7 @@ use crate::parked::Answer;
 use crate::store::beats::{self, RunnerRow, RunnerWrite};
 use crate::store::claims::{self, Again, ClaimPlan, Offer, Run};
 use crate::store::finish;
+use crate::store::jobs::settle;
 use crate::store::output::{self, Chunk, Max, Stream};
 use crate::store::{StoreError, Tx, holds, read};
 use std::collections::{HashMap, HashSet};
@@ -52,6 +53,9 @@ pub(super) async fn act(
     outcome.ended = finish::end_tasks(tx, &work.ends).await?;
     for late in work.late {
         beats::keep_late_result(tx, late).await?;
+    }
+    if !work.proofs.is_empty() {
+        settle::results_came(tx, &work.proofs, &mut outcome.ended).await?;
     }
     store_output(tx, beats, &work.recorded).await?;
 

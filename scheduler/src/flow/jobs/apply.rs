@@ -1,0 +1,579 @@
+//! Applying definitions of jobs: what changes, decided and written in one transaction for each job.
+
+use super::Refusal;
+use super::chains;
+use super::fire::judge_pause;
+use crate::context::Context;
+use crate::store::audit::audit_with;
+use crate::store::jobs::compiled::{self, Calendars};
+use crate::store::jobs::triggers::{self, TriggerRow, TriggerWrite};
+use crate::store::jobs::{self as store, JobRow, JobWrite, blocking_columns, kept, settle};
+use crate::store::{Class, StoreError, Tx};
+use std::sync::Arc;
+use systole_shared::error::{Code, Invalid};
+use systole_shared::job::{Job, JobSpec};
+use systole_shared::policy::lane::Lane;
+use systole_shared::policy::pause::{Held, Pause, due_ms, held};
+use systole_shared::trigger::definition::TriggerSpec;
+use systole_shared::trigger::plan::Trigger;
+use systole_shared::trigger::schedule::{Schedule, Times as _};
+use systole_shared::trigger::state::Phase;
+use systole_shared::trigger::words;
+
+/// Bytes of one definition.
+pub const DEFINITION_BYTES_MAX: usize = 256 * 1024;
+/// Fires that a result shows.
+const SHOWN_FIRES: usize = 5;
+/// Odd days that a result names, of each trigger.
+const SHOWN_ODD_DAYS: usize = 3;
+/// How often a job is tried that somebody else stores at the same time.
+const TRIES_MAX: u32 = 3;
+
+/// What is to be applied.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    pub json: String,
+    /// 0: any; -1: none.
+    pub expected_version: i64,
+    pub source: String,
+}
+
+/// How.
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    pub dry_run: bool,
+    pub at_start: bool,
+    pub restore: bool,
+    pub by: String,
+    pub reason: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    Created,
+    Changed,
+    Unchanged,
+    Overridden,
+    Orphaned,
+    Deleted,
+    Outdated,
+}
+
+/// A fire to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coming {
+    pub job: String,
+    pub trigger: String,
+    pub scheduled_ms: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub name: String,
+    pub applied: Applied,
+    pub version: i64,
+    pub before: String,
+    pub after: String,
+    pub warnings: Vec<String>,
+    pub next_before: Vec<Coming>,
+    pub next: Vec<Coming>,
+}
+
+/// A refusal of an item: the field has its place in the definition.
+fn wrong(invalid: Invalid) -> Refusal {
+    Refusal {
+        code: Code::InvalidJob,
+        message: invalid.to_string(),
+        field: invalid.field,
+    }
+}
+
+fn all_wrong(faults: Vec<Invalid>) -> Refusal {
+    let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    Refusal {
+        code: Code::InvalidJob,
+        message: texts.join("; "),
+        field: faults.into_iter().next().map(|fault| fault.field).unwrap_or_default(),
+    }
+}
+
+pub fn check_size(json: &str) -> Result<(), Refusal> {
+    if json.len() > DEFINITION_BYTES_MAX {
+        let message = format!("has {} bytes; at most {DEFINITION_BYTES_MAX} are kept", json.len());
+        return Err(wrong(Invalid::new("json", message)));
+    }
+    if json.contains("\\u0000") {
+        return Err(wrong(Invalid::new(
+            "json",
+            "contains the character NUL, which cannot be stored",
+        )));
+    }
+    Ok(())
+}
+
+/// A definition, read and checked by itself.
+struct Wanted {
+    spec: JobSpec,
+    job: Job,
+    json: String,
+    fingerprint: String,
+}
+
+fn read(json: &str) -> Result<Wanted, Refusal> {
+    check_size(json)?;
+    let spec: JobSpec = serde_json::from_str(json).map_err(|error| wrong(Invalid::new("json", error.to_string())))?;
+    let job = spec.compile().map_err(all_wrong)?;
+    Ok(Wanted {
+        json: spec.canonical_json(),
+        fingerprint: spec.fingerprint(),
+        spec,
+        job,
+    })
+}
+
+/// What is stored, and what a change of it means.
+struct Verdict {
+    applied: Applied,
+    origin: &'static str,
+    code: Option<(String, String)>,
+}
+
+/// Which definition is in force. `known`: the file's definition was in force before.
+fn decide(stored: Option<&JobRow>, wanted: &Wanted, from_file: bool, manner: &Manner, known: bool) -> Verdict {
+    let verdict = |applied, origin| Verdict {
+        applied,
+        origin,
+        code: None,
+    };
+    let Some(stored) = stored else {
+        return verdict(Applied::Created, if from_file { "code" } else { "runtime" });
+    };
+    let same = stored.definition == wanted.json;
+    let changed = if same { Applied::Unchanged } else { Applied::Changed };
+    match (stored.origin.as_str(), from_file) {
+        ("overridden", true) => {
+            let same_file = stored.code_fingerprint.as_deref() == Some(wanted.fingerprint.as_str());
+            if same_file && !manner.restore {
+                verdict(Applied::Overridden, "overridden")
+            } else if manner.at_start && known && !same_file {
+                verdict(Applied::Outdated, "overridden")
+            } else {
+                verdict(Applied::Changed, "code")
+            }
+        }
+        ("code", true) if !same && manner.at_start && known => verdict(Applied::Outdated, "code"),
+        ("code", true) => verdict(changed, "code"),
+        // A job that a call made is taken over by the file.
+        (_, true) => verdict(Applied::Changed, "code"),
+        ("code", false) if same => verdict(Applied::Unchanged, "code"),
+        ("code", false) => Verdict {
+            applied: Applied::Changed,
+            origin: "overridden",
+            code: Some((stored.definition.clone(), stored.fingerprint.clone())),
+        },
+        ("overridden", false) if stored.code_definition.as_deref() == Some(wanted.json.as_str()) => {
+            verdict(Applied::Changed, "code")
+        }
+        ("overridden", false) => Verdict {
+            applied: changed,
+            origin: "overridden",
+            code: stored.code_definition.clone().zip(stored.code_fingerprint.clone()),
+        },
+        (_, false) => verdict(changed, "runtime"),
+    }
+}
+
+/// Applies one definition of a job.
+pub async fn apply_job(ctx: &Context, definition: &Definition, manner: &Manner) -> Result<Outcome, Refusal> {
+    let wanted = Arc::new(read(&definition.json)?);
+    let lanes = Arc::new(lanes(ctx, &wanted.job).await?);
+    let definition = Arc::new(definition.clone());
+    let dry_run = manner.dry_run;
+    let manner = Arc::new(manner.clone());
+    for _ in 0..TRIES_MAX {
+        let (wanted, lanes) = (Arc::clone(&wanted), Arc::clone(&lanes));
+        let (definition, manner) = (Arc::clone(&definition), Arc::clone(&manner));
+        let done = ctx
+            .db
+            .write("apply_job", Class::Api, move |tx| {
+                let (wanted, lanes) = (Arc::clone(&wanted), Arc::clone(&lanes));
+                let (definition, manner) = (Arc::clone(&definition), Arc::clone(&manner));
+                Box::pin(async move { store_job(tx, &wanted, &lanes, &definition, &manner).await })
+            })
+            .await?;
+        if let Some(result) = done {
+            ctx.wake.fire.notify_one();
+            if !dry_run && result.as_ref().is_ok_and(|outcome| outcome.applied == Applied::Changed) {
+                chains::more_places(ctx).await;
+            }
+            return result;
+        }
+    }
+    Err(Refusal::new(
+        Code::VersionChanged,
+        format!("job {:?} is being stored by somebody else; try again", wanted.spec.name),
+    ))
+}
+
+/// Lanes of the job and of each of its triggers.
+async fn lanes(ctx: &Context, job: &Job) -> Result<Vec<i64>, Refusal> {
+    let mut ids = Vec::with_capacity(job.triggers.len() + 1);
+    let priorities = std::iter::once(None).chain(job.triggers.iter().map(|trigger| trigger.priority));
+    for priority in priorities {
+        let lane = Lane {
+            queue: job.task.queue.clone(),
+            require: job.task.require.clone(),
+            priority: priority.unwrap_or(job.task.priority),
+        };
+        let id = match ctx.lanes.id_of(&lane) {
+            Some(id) => id,
+            None => {
+                let id = ctx.db.lane_id(&lane).await?;
+                ctx.lanes.add(id, lane);
+                id
+            }
+        };
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+/// `None`: somebody else stored it in the same moment; again from the beginning.
+async fn store_job(
+    tx: &mut Tx,
+    wanted: &Wanted,
+    lanes: &[i64],
+    definition: &Definition,
+    manner: &Manner,
+) -> Result<Option<Result<Outcome, Refusal>>, StoreError> {
+    let name = wanted.spec.name.as_str();
+    let known: Vec<i64> = store::by_name(tx, &[name]).await?.iter().map(|row| row.id).collect();
+    // Triggers before the job, as everybody locks them.
+    let rows = triggers::lock_of_jobs(tx, &known).await?;
+    let stored = store::lock_by_name(tx, &[name]).await?.pop();
+    if stored.as_ref().map(|row| row.id) != known.first().copied() {
+        return Ok(None);
+    }
+    let version = stored.as_ref().map_or(0, |row| row.version);
+    if let Some(refusal) = unexpected(name, version, definition.expected_version) {
+        return Ok(Some(Err(refusal)));
+    }
+    if let Some(group) = &wanted.job.concurrency_group
+        && kept::group(tx, group).await?.is_none()
+    {
+        let known: Vec<String> = kept::groups(tx).await?.into_iter().map(|group| group.name).collect();
+        let message = format!(
+            "there is no concurrency group {group:?}; apply a [[concurrency_group]] first. Known: {}",
+            if known.is_empty() {
+                "none".into()
+            } else {
+                known.join(", ")
+            }
+        );
+        return Ok(Some(Err(wrong(Invalid::new("concurrency_group", message)))));
+    }
+    let from_file = !definition.source.is_empty();
+    let was_code = match &stored {
+        Some(row) if from_file && manner.at_start => store::was_code(tx, row.id, &wanted.fingerprint).await?,
+        _ => false,
+    };
+    let verdict = decide(stored.as_ref(), wanted, from_file, manner, was_code);
+    let now = settle::now_ms(tx).await?;
+    let calendars = compiled::all_calendars(tx).await?;
+    let next_before = match &stored {
+        Some(row) => coming_of(row, &rows, &calendars, now),
+        None => Vec::new(),
+    };
+    let outcome = |applied, version| Outcome {
+        name: name.to_owned(),
+        applied,
+        version,
+        before: stored.as_ref().map(|row| row.definition.clone()).unwrap_or_default(),
+        after: stored.as_ref().map(|row| row.definition.clone()).unwrap_or_default(),
+        warnings: Vec::new(),
+        next_before: next_before.clone(),
+        next: next_before.clone(),
+    };
+    if !matches!(verdict.applied, Applied::Created | Applied::Changed) {
+        return Ok(Some(Ok(outcome(verdict.applied, version))));
+    }
+
+    let mut plan = match plan_triggers(wanted, stored.as_ref(), rows, lanes, &calendars, now) {
+        Ok(plan) => plan,
+        Err(refusal) => return Ok(Some(Err(refusal))),
+    };
+    let (blocking, max_concurrent) = blocking_columns(wanted.job.blocking);
+    let write = JobWrite {
+        name: name.to_owned(),
+        definition: wanted.json.clone(),
+        fingerprint: wanted.fingerprint.clone(),
+        origin: verdict.origin,
+        code_definition: verdict.code.as_ref().map(|(definition, _)| definition.clone()),
+        code_fingerprint: verdict.code.map(|(_, fingerprint)| fingerprint),
+        source: if from_file {
+            definition.source.clone()
+        } else {
+            stored.as_ref().map(|row| row.source.clone()).unwrap_or_default()
+        },
+        lane_id: lanes[0],
+        blocking,
+        max_concurrent,
+        max_waiting: i64::from(wanted.job.max_waiting),
+        concurrency_group: wanted.job.concurrency_group.clone(),
+        paused: i64::from(wanted.job.paused),
+    };
+    if !manner.dry_run {
+        let id = match &stored {
+            None => match store::insert(tx, &write, &manner.by, &manner.reason).await? {
+                Some(id) => id,
+                None => return Ok(None),
+            },
+            Some(row) => {
+                store::update(tx, row.id, &write, &manner.by, &manner.reason).await?;
+                row.id
+            }
+        };
+        triggers::delete(tx, &plan.gone).await?;
+        triggers::redefine(tx, &plan.changed).await?;
+        triggers::save(tx, &plan.moved).await?;
+        triggers::insert(tx, id, &plan.new, &manner.by).await?;
+        let action = if stored.is_some() { "job change" } else { "job create" };
+        let detail = format!("version {}, {}", version + 1, verdict.origin);
+        audit_with(tx, &manner.by, action, (name, &detail), &manner.reason).await?;
+    }
+    plan.next.sort_by_key(|coming| coming.scheduled_ms);
+    plan.next.truncate(SHOWN_FIRES);
+    Ok(Some(Ok(Outcome {
+        after: wanted.json.clone(),
+        warnings: plan.warnings,
+        next: plan.next,
+        ..outcome(verdict.applied, version + 1)
+    })))
+}
+
+pub fn unexpected(name: &str, version: i64, expected: i64) -> Option<Refusal> {
+    let message = match expected {
+        0 => return None,
+        -1 if version == 0 => return None,
+        -1 => format!("{name:?} exists already, with version {version}"),
+        expected if expected == version => return None,
+        expected if version == 0 => format!("{name:?} does not exist any more; the call expects version {expected}"),
+        expected => format!(
+            "{name:?} has version {version}, the call expects {expected}: somebody changed it; read it again and repeat the change"
+        ),
+    };
+    Some(Refusal {
+        code: Code::VersionChanged,
+        message,
+        field: "expected_version".into(),
+    })
+}
+
+/// What becomes of the triggers.
+#[derive(Default)]
+struct TriggerPlan {
+    new: Vec<TriggerWrite>,
+    changed: Vec<TriggerWrite>,
+    moved: Vec<TriggerRow>,
+    gone: Vec<i64>,
+    next: Vec<Coming>,
+    warnings: Vec<String>,
+}
+
+fn same_but_pause(one: &TriggerSpec, other: &TriggerSpec) -> bool {
+    TriggerSpec {
+        paused: other.paused,
+        ..one.clone()
+    } == *other
+}
+
+fn plan_triggers(
+    wanted: &Wanted,
+    stored: Option<&JobRow>,
+    rows: Vec<TriggerRow>,
+    lanes: &[i64],
+    calendars: &Calendars,
+    now: i64,
+) -> Result<TriggerPlan, Refusal> {
+    let job = &wanted.job;
+    let job_pause = stored.map_or(
+        Pause {
+            paused: job.paused,
+            until_ms: None,
+        },
+        JobRow::pause,
+    );
+    let mut plan = TriggerPlan {
+        warnings: job.warnings.iter().map(ToString::to_string).collect(),
+        ..TriggerPlan::default()
+    };
+    let mut rows: std::collections::HashMap<String, TriggerRow> =
+        rows.into_iter().map(|row| (row.name.clone(), row)).collect();
+    for (index, spec) in job.triggers.iter().enumerate() {
+        let place = |fault: Invalid| wrong(Invalid::new(format!("trigger[{index}].{}", fault.field), fault.message));
+        let row = rows.remove(&spec.name);
+        let created_ms = row.as_ref().map_or(now, |row| row.created_at_ms);
+        let trigger = compiled::trigger(&job.name, spec, created_ms, calendars).map_err(place)?;
+        let kept = row
+            .as_ref()
+            .is_some_and(|row| compiled::trigger_spec(row).is_ok_and(|old| same_but_pause(&old, spec)));
+        if !kept {
+            spec.check_fires(&trigger, now).map_err(place)?;
+        }
+        for day in trigger.schedule.odd_days(now, SHOWN_ODD_DAYS) {
+            plan.warnings
+                .push(format!("trigger {:?}: {}", spec.name, words::odd_day(&day)));
+        }
+        let mut write = write_of(spec, &trigger, lanes[index + 1], now).map_err(place)?;
+        let broken = |error: String| wrong(Invalid::new(format!("trigger[{index}]"), error));
+        match row {
+            None => {
+                let cursor = trigger.first_cursor(now).map_err(|error| broken(error.to_string()))?;
+                (write.judged_ms, write.next_ms) = (cursor.judged_ms, cursor.next_ms);
+                let pause = Pause {
+                    paused: spec.paused,
+                    until_ms: None,
+                };
+                write.due_ms = due_ms(cursor.next_ms, held(pause, job_pause));
+                foretell(
+                    &mut plan.next,
+                    job,
+                    spec,
+                    &trigger,
+                    write.next_ms,
+                    held(pause, job_pause),
+                );
+                plan.new.push(write);
+            }
+            Some(mut row) => {
+                write.id = row.id;
+                if !kept || row.phase() == Phase::Error {
+                    redefined(&mut row, &trigger, now).map_err(broken)?;
+                }
+                let held = held(row.pause(), job_pause);
+                row.due_ms = if row.phase() == Phase::Waiting {
+                    due_ms(row.next_ms, held)
+                } else {
+                    None
+                };
+                foretell(&mut plan.next, job, spec, &trigger, row.next_ms, held);
+                plan.changed.push(write);
+                plan.moved.push(row);
+            }
+        }
+    }
+    plan.gone = rows.into_values().map(|row| row.id).collect();
+    Ok(plan)
+}
+
+/// Its times have changed: it goes on from now. What it has fired counts, and a run that it waits for is still waited for.
+fn redefined(row: &mut TriggerRow, trigger: &Trigger, now: i64) -> Result<(), String> {
+    row.error.clear();
+    let waits = row.run_root.is_some() && matches!(trigger.schedule, Schedule::FixedDelay { .. });
+    if waits {
+        return Ok(());
+    }
+    row.run_root = None;
+    let cursor = trigger.first_cursor(now).map_err(|error| error.to_string())?;
+    (row.judged_ms, row.next_ms) = (cursor.judged_ms, cursor.next_ms);
+    row.set_phase(Phase::Waiting);
+    Ok(())
+}
+
+fn write_of(spec: &TriggerSpec, trigger: &Trigger, lane_id: i64, now: i64) -> Result<TriggerWrite, Invalid> {
+    let (after_job, after_outcome) = match &spec.after {
+        Some(after) => (
+            Some(after.job.clone()),
+            serde_json::to_value(after.outcome)
+                .ok()
+                .and_then(|word| word.as_str().map(str::to_owned)),
+        ),
+        None => (None, None),
+    };
+    Ok(TriggerWrite {
+        id: 0,
+        name: spec.name.clone(),
+        definition: serde_json::to_string(spec).map_err(|error| Invalid::new("trigger", error.to_string()))?,
+        kind: spec.kind()?.to_owned(),
+        lane_id,
+        after_job,
+        after_outcome,
+        created_at_ms: now,
+        judged_ms: now,
+        next_ms: trigger.next_after(now).ok().flatten(),
+        due_ms: None,
+        phase: "waiting",
+        paused: i64::from(spec.paused),
+    })
+}
+
+/// The next fires of a trigger, unless it is paused.
+fn foretell(
+    coming: &mut Vec<Coming>,
+    job: &Job,
+    spec: &TriggerSpec,
+    trigger: &Trigger,
+    next_ms: Option<i64>,
+    held: Held,
+) {
+    if held == Held::Open {
+        return;
+    }
+    let mut next = next_ms;
+    for _ in 0..SHOWN_FIRES {
+        let Some(at) = next else { return };
+        coming.push(Coming {
+            job: job.name.clone(),
+            trigger: spec.name.clone(),
+            scheduled_ms: at,
+        });
+        // What counts from the end of a run is not foretold further.
+        next = match trigger.schedule {
+            Schedule::FixedDelay { .. } => None,
+            _ => trigger.next_after(at).ok().flatten(),
+        };
+    }
+}
+
+fn coming_of(row: &JobRow, rows: &[TriggerRow], calendars: &Calendars, now: i64) -> Vec<Coming> {
+    let Ok(job) = compiled::job(row) else {
+        return Vec::new();
+    };
+    let mut coming = Vec::new();
+    for trigger_row in rows {
+        let Ok(spec) = compiled::trigger_spec(trigger_row) else {
+            continue;
+        };
+        let Ok(trigger) = compiled::trigger(&row.name, &spec, trigger_row.created_at_ms, calendars) else {
+            continue;
+        };
+        let next = trigger_row.next_ms.map(|next| next.max(now));
+        foretell(
+            &mut coming,
+            &job,
+            &spec,
+            &trigger,
+            next,
+            held(trigger_row.pause(), row.pause()),
+        );
+    }
+    coming.sort_by_key(|coming| coming.scheduled_ms);
+    coming.truncate(SHOWN_FIRES);
+    coming
+}
+
+/// The verdicts of a pause that ends now.
+pub fn end_pause(
+    row: &mut TriggerRow,
+    job: &str,
+    calendars: &Calendars,
+    now: i64,
+) -> Result<Vec<systole_shared::trigger::occurrence::Range>, String> {
+    let spec = compiled::trigger_spec(row)?;
+    let trigger = compiled::trigger(job, &spec, row.created_at_ms, calendars).map_err(|error| error.to_string())?;
+    let (ranges, then) = judge_pause(&trigger, row, now)?;
+    if then == systole_shared::trigger::plan::Then::Complete {
+        row.set_phase(Phase::Complete);
+    }
+    Ok(ranges)
+}

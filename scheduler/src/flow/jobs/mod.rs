@@ -1,0 +1,51 @@
+//! Jobs: what is applied ([`apply`]), shown ([`view`]), paused ([`pause`]) and deleted; how triggers fire ([`fire`]), how a run is
+//! asked for ([`start`]), and what is done about chains that hold places ([`chains`]).
+
+pub mod apply;
+pub mod chains;
+pub mod delete;
+pub mod fire;
+pub mod kept;
+pub mod pause;
+pub mod start;
+pub mod view;
+
+use super::Refusal;
+use crate::store::jobs::slots::LostSlot;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use systole_shared::error::Code;
+
+/// What a replica remembers of jobs: hints, whose loss costs the time until the next sweep.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// Chains to be ended, since a newer run waits for their place.
+    supersede: Mutex<HashSet<i64>>,
+    /// Slots of hosts whose next IDLE proves that a child is dead.
+    lost: Mutex<Arc<HashSet<LostSlot>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub fn no_such_job(name: &str) -> Refusal {
+    Refusal {
+        code: Code::JobNotFound,
+        message: format!("there is no job {name:?}; `systole job ls` lists them"),
+        field: "name".into(),
+    }
+}
+
+pub fn no_such_trigger(job: &str, trigger: &str, known: &[&str]) -> Refusal {
+    let known = if known.is_empty() {
+        "it has none".to_owned()
+    } else {
+        format!("it has {}", known.join(", "))
+    };
+    Refusal {
+        code: Code::TriggerNotFound,
+        message: format!("job {job:?} has no trigger {trigger:?}; {known}"),
+        field: "trigger".into(),
+    }
+}

@@ -1,0 +1,92 @@
+//! From stored definitions to jobs and triggers that can be asked.
+
+use super::super::db::Tx;
+use super::super::error::StoreError;
+use super::JobRow;
+use super::kept::{self, CalendarRow};
+use super::triggers::TriggerRow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+use systole_shared::error::Invalid;
+use systole_shared::job::{Job, JobSpec};
+use systole_shared::trigger::calendar::{Calendar, CalendarSpec};
+use systole_shared::trigger::custom::Registry;
+use systole_shared::trigger::definition::{Environment, TriggerSpec};
+use systole_shared::trigger::plan::Trigger;
+use systole_shared::trigger::zone::Zone;
+
+pub type Calendars = BTreeMap<String, Arc<Calendar>>;
+
+/// The zone of what names none.
+static DEFAULT_ZONE: LazyLock<Zone> = LazyLock::new(Zone::utc);
+/// The kinds of triggers beyond those with keys of their own.
+static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::built_in);
+
+pub fn default_zone() -> &'static Zone {
+    &DEFAULT_ZONE
+}
+
+fn said(faults: &[Invalid]) -> String {
+    let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+/// What is stored of a job. It was checked when it was stored; an older version of the rules may have let it pass.
+pub fn job(row: &JobRow) -> Result<Job, String> {
+    let spec: JobSpec =
+        serde_json::from_str(&row.definition).map_err(|error| format!("the definition cannot be read: {error}"))?;
+    spec.compile().map_err(|faults| said(&faults))
+}
+
+pub fn trigger_spec(row: &TriggerRow) -> Result<TriggerSpec, String> {
+    serde_json::from_str(&row.definition).map_err(|error| format!("the definition cannot be read: {error}"))
+}
+
+/// A trigger of the definition, to be asked.
+pub fn trigger(job: &str, spec: &TriggerSpec, created_ms: i64, calendars: &Calendars) -> Result<Trigger, Invalid> {
+    spec.compile(&Environment {
+        job,
+        created_ms,
+        default_zone: &DEFAULT_ZONE,
+        calendars,
+        registry: &REGISTRY,
+    })
+}
+
+/// The zone in which its times are told.
+pub fn zone(spec: Option<&TriggerSpec>) -> Zone {
+    spec.and_then(|spec| spec.zone.as_deref())
+        .and_then(|name| Zone::parse(name).ok())
+        .unwrap_or_else(|| DEFAULT_ZONE.clone())
+}
+
+pub fn calendar(definition: &str, ics: Option<&str>) -> Result<(CalendarSpec, Calendar), Invalid> {
+    let spec: CalendarSpec =
+        serde_json::from_str(definition).map_err(|error| Invalid::new("json", error.to_string()))?;
+    let calendar = Calendar::new(&spec, ics, &DEFAULT_ZONE)?;
+    Ok((spec, calendar))
+}
+
+fn compile_all(rows: Vec<CalendarRow>) -> Calendars {
+    rows.into_iter()
+        .filter_map(|row| {
+            // One that cannot be read is one that does not exist: the triggers that name it say so.
+            let (_, calendar) = calendar(&row.definition, row.ics.as_deref()).ok()?;
+            Some((row.name, Arc::new(calendar)))
+        })
+        .collect()
+}
+
+pub async fn all_calendars(tx: &mut Tx) -> Result<Calendars, StoreError> {
+    Ok(compile_all(kept::calendars(tx).await?))
+}
+
+/// The calendars that these definitions name.
+pub async fn calendars_of(tx: &mut Tx, specs: impl IntoIterator<Item = &TriggerSpec>) -> Result<Calendars, StoreError> {
+    let names: BTreeSet<&str> = specs
+        .into_iter()
+        .flat_map(|spec| spec.exclude_calendars.iter().map(String::as_str))
+        .collect();
+    let names: Vec<&str> = names.into_iter().collect();
+    Ok(compile_all(kept::calendars_by_name(tx, &names).await?))
+}
