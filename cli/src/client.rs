@@ -3,6 +3,8 @@
 //! Every call of this client may be repeated safely: reads change nothing, submits carry a key, and
 //! cancel, cordon and uncordon say what is to be, not what is to change.
 
+mod jobs;
+
 use crate::args::Global;
 use crate::failure::{Failure, cause, io_cause, is_refused_connection, is_transient};
 use crate::paths::{self, Role};

@@ -13,6 +13,8 @@ pub const NOT_FOUND: u8 = 3;
 /// Not allowed, or in conflict with what is there.
 pub const REFUSED: u8 = 4;
 pub const UNREACHABLE: u8 = 5;
+/// A plan that was only to be shown has changes.
+pub const PLAN_HAS_CHANGES: u8 = 10;
 
 /// The runner refused the task.
 pub const TASK_REJECTED: u8 = 120;

@@ -1,6 +1,6 @@
-//! Options of `systole job` and `systole import`.
+//! Options of `systole job`, `systole why` and `systole import`.
 
-use super::value::{host, word};
+use super::value::{count, env_var, host, key, reason, time, word};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -9,6 +9,9 @@ use std::path::PathBuf;
 Examples:
   systole job init nightly-backup         start a job file
   systole job check jobs/                 is it right? for editors and CI; asks no scheduler
+  systole job apply -f jobs/ --dry-run    what would change; without --dry-run it does
+  systole job trigger nightly-backup      run it now, with its output and exit code
+  systole job history nightly-backup      what became of each expected fire
 
 The fields of a job file: docs/jobs.md, and docs/job.schema.json for editors.")]
 pub struct JobArgs {
@@ -22,6 +25,25 @@ pub enum JobAction {
     Init(JobInitArgs),
     /// Check job files without a scheduler: what is wrong, with line and column, and when the jobs will fire
     Check(JobCheckArgs),
+    /// Store what files say, and print the plan: what is new, what changes, when it fires then
+    Apply(JobApplyArgs),
+    /// List jobs
+    Ls(JobLsArgs),
+    /// Show everything about one job, and its definition
+    Show(JobShowArgs),
+    /// Stop firing, until somebody resumes it or a time comes
+    Pause(JobPauseArgs),
+    /// Fire again
+    Resume(JobResumeArgs),
+    /// Run a job now, follow its output, and end with its exit code
+    #[command(alias = "run")]
+    Trigger(JobTriggerArgs),
+    /// List what became of each expected fire, newest first
+    History(JobHistoryArgs),
+    /// List the fires to come
+    Next(JobNextArgs),
+    /// Delete jobs
+    Rm(JobRmArgs),
 }
 
 #[derive(Debug, Args)]
@@ -92,4 +114,174 @@ fn prefix(text: &str) -> Result<String, String> {
         "" => Ok(String::new()),
         text => word(text),
     }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The plan: + new, ~ changed (with each field, and the next fires before and after), ! changed by hand since (the change stays, unless
+--restore), - in no file any more (goes on firing, unless --prune), = unchanged.
+
+What is wrong in a file is said and left out; the rest is applied. With --prune nothing is applied then.
+
+Exit status: 0 done, 2 something is wrong, 4 refused, 10 with --dry-run: there are changes.")]
+pub struct JobApplyArgs {
+    /// Job files, or folders of them; - is TOML on stdin
+    #[arg(short, long = "file", value_name = "PATH", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Only print the plan
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Delete jobs that came from files and are in none of these any more; give the whole folder
+    #[arg(long)]
+    pub prune: bool,
+    /// Give up changes that were made by hand for what the files say
+    #[arg(long)]
+    pub restore: bool,
+    /// Why, for those who read it later
+    #[arg(long, value_name = "R", value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct JobLsArgs {
+    /// Only jobs whose name begins with this
+    #[arg(value_name = "PREFIX", value_parser = word)]
+    pub prefix: Option<String>,
+    /// Only paused ones, or with a paused trigger
+    #[arg(long)]
+    pub paused: bool,
+    /// Only those that need a person: a trigger in ERROR, or a run that was never seen ended
+    #[arg(long)]
+    pub in_trouble: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct JobShowArgs {
+    /// Name of the job
+    #[arg(value_name = "JOB", value_parser = word)]
+    pub job: String,
+}
+
+#[derive(Debug, Args)]
+pub struct JobPauseArgs {
+    /// Jobs, or single triggers
+    #[arg(value_name = "JOB[/TRIGGER]", required = true, value_parser = job_or_trigger)]
+    pub names: Vec<String>,
+    /// Resume by itself then
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub until: Option<i64>,
+    /// Why, for those who read it later
+    #[arg(long, value_name = "R", value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Nothing that was due while it was paused is made up.")]
+pub struct JobResumeArgs {
+    /// Jobs, or single triggers
+    #[arg(value_name = "JOB[/TRIGGER]", required = true, value_parser = job_or_trigger)]
+    pub names: Vec<String>,
+    /// Why, for those who read it later
+    #[arg(long, value_name = "R", value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs the job once, now, by the rules of its triggers: it may have to wait for a run before it. The output comes as it is
+written, and the exit status is that of the command, as with `systole run`. Ctrl-C cancels it.
+
+Examples:
+  systole job trigger nightly-backup
+  systole job run etl.extract -d table=quotes --scheduled 2027-01-30T01:15:00-05:00")]
+pub struct JobTriggerArgs {
+    /// Name of the job
+    #[arg(value_name = "JOB", value_parser = word)]
+    pub job: String,
+    /// With the data and the priority of this trigger
+    #[arg(long, value_name = "NAME", value_parser = word)]
+    pub trigger: Option<String>,
+    /// A value over the data of job and trigger; a value that is JSON is taken as JSON
+    #[arg(short, long = "data", value_name = "KEY=VALUE", value_parser = env_var)]
+    pub data: Vec<(String, String)>,
+    /// The scheduled time that the command is told [default: now]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub scheduled: Option<i64>,
+    /// Print the id of the task and go
+    #[arg(long)]
+    pub detach: bool,
+    /// A repeated call with the same key runs it once
+    #[arg(long, value_name = "K", value_parser = key)]
+    pub key: Option<String>,
+    /// Why, for those who read it later
+    #[arg(long, value_name = "R", value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct JobHistoryArgs {
+    /// Name of the job
+    #[arg(value_name = "JOB", value_parser = word)]
+    pub job: String,
+    /// Only of this trigger
+    #[arg(long, value_name = "NAME", value_parser = word)]
+    pub trigger: Option<String>,
+    /// Scheduled at or after this time
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub since: Option<i64>,
+    /// Scheduled before this time
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub until: Option<i64>,
+    /// Only fired, coalesced or skipped ones
+    #[arg(long, value_name = "VERDICT", value_parser = ["fired", "coalesced", "skipped"])]
+    pub verdict: Option<String>,
+    /// At most this many [default: 20 in a table, else all]
+    #[arg(short = 'n', value_name = "N", value_parser = count)]
+    pub limit: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "What runs goes on; what waits for its turn is cancelled. Its history stays.")]
+pub struct JobRmArgs {
+    /// Names of the jobs
+    #[arg(value_name = "JOB", required = true, value_parser = word)]
+    pub names: Vec<String>,
+    /// Why, for those who read it later
+    #[arg(long, value_name = "R", value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct JobNextArgs {
+    /// Only of this job
+    #[arg(value_name = "JOB", value_parser = word)]
+    pub job: Option<String>,
+    /// Until this time [default: +24h]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub until: Option<i64>,
+    /// At most this many, up to 1000
+    #[arg(short = 'n', value_name = "N", default_value = "20", value_parser = count)]
+    pub limit: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  systole why nightly-backup              what happens, or happened last
+  systole why nightly-backup --at 02:30   what became of that time")]
+pub struct WhyArgs {
+    /// Name of the job
+    #[arg(value_name = "JOB", value_parser = word)]
+    pub job: String,
+    /// A scheduled time
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub at: Option<i64>,
+}
+
+fn job_or_trigger(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        Some((job, trigger)) => word(job).and_then(|_| word(trigger)),
+        None => word(text),
+    }
+    .map(|_| text.to_owned())
 }

@@ -22,7 +22,10 @@ pub use access::{AuditArgs, CreateTokenArgs, RevokeTokenArgs, TokenAction, Token
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
 pub use completions::CompletionsArgs;
 pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
-pub use job::{ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobArgs, JobCheckArgs, JobInitArgs};
+pub use job::{
+    ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
+    JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs, JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs, WhyArgs,
+};
 pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
 pub use runners::{CordonArgs, RunnersAction, RunnersArgs};
@@ -141,8 +144,10 @@ pub enum Command {
     Audit(AuditArgs),
     /// What is held until somebody has looked, and the word that it goes on
     Admin(AdminArgs),
-    /// Jobs: start and check files of them
+    /// Jobs: their files, what the scheduler has, when they fire, and run them now
     Job(JobArgs),
+    /// Say in words what becomes of a job, or what became of one of its times
+    Why(WhyArgs),
     /// Turn what ran elsewhere into job files
     Import(ImportArgs),
     /// Show when a cron expression fires, and what it means

@@ -49,6 +49,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Audit(args) => audit::run(global, args).await,
         Command::Admin(args) => admin::run(global, args).await,
         Command::Job(args) => job::run(global, args).await,
+        Command::Why(args) => job::why(global, args).await,
         Command::Import(args) => import::run(global, args),
         Command::Cron(args) => cron::run(global, args),
         Command::Completions(args) => Ok(completions::run(args)),

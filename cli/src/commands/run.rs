@@ -56,6 +56,18 @@ pub async fn run(global: &Global, args: &TaskArgs) -> Result<u8, Failure> {
     Ok(exit)
 }
 
+/// Follows a task that was made by another call than a submission, and ends like it.
+pub async fn follow_task(client: Client, output: Output, id: i64) -> Result<u8, Failure> {
+    let mut signals = Signals::new()?;
+    let notes = Arc::new(Notes::new(output.quiet));
+    let mut run = Run::new(Arc::new(client), output, notes, id);
+    let exit = run.follow(&mut signals).await?;
+    if !run.terminated {
+        run.write_answer();
+    }
+    Ok(exit)
+}
+
 /// The signals that `run` answers.
 struct Signals {
     interrupt: Signal,

@@ -1,6 +1,7 @@
 //! `systole job check`: whether files are right, and what they would do.
 
 use super::files;
+use super::words::{fire_in_words, zone_of};
 use crate::args::{Format, Global, JobCheckArgs};
 use crate::exit_code;
 use crate::failure::Failure;
@@ -13,7 +14,6 @@ use systole_shared::trigger::definition::TriggerSpec;
 use systole_shared::trigger::plan::Trigger;
 use systole_shared::trigger::schedule::{Schedule, Times as _};
 use systole_shared::trigger::words;
-use systole_shared::trigger::zone::Zone;
 
 /// Fires that are foretold of each trigger.
 const FIRES: usize = 3;
@@ -67,14 +67,6 @@ struct TriggerLine {
     shown: String,
 }
 
-/// The zone that a trigger is in.
-pub(super) fn zone_of(spec: &TriggerSpec) -> Zone {
-    spec.zone
-        .as_deref()
-        .and_then(|name| Zone::parse(name).ok())
-        .unwrap_or_else(Zone::utc)
-}
-
 /// When a trigger fires next.
 fn fires(trigger: &Trigger, now_ms: i64) -> Vec<i64> {
     // Of a trigger that waits for a run only the first is known.
@@ -85,18 +77,6 @@ fn fires(trigger: &Trigger, now_ms: i64) -> Vec<i64> {
     };
     let next = |&at: &i64| trigger.next_after(at).ok().flatten();
     std::iter::successors(next(&now_ms), next).take(number).collect()
-}
-
-/// `Mon 2026-11-30 02:30 +01:00`.
-pub(super) fn fire_in_words(zone: &Zone, at_ms: i64) -> String {
-    let at = at_ms.div_euclid(1_000);
-    let wall = zone.wall(at);
-    format!(
-        "{} {} {}",
-        words::day(wall),
-        words::clock(wall),
-        words::offset(zone.offset(at))
-    )
 }
 
 fn describe(spec: &TriggerSpec, trigger: &Trigger, now_ms: i64) -> TriggerLine {

@@ -1,0 +1,83 @@
+//! Calls of the service of jobs.
+
+use super::{ANSWER_BYTES_MAX, Client, short_answer};
+use crate::failure::Failure;
+use systole_proto::v1;
+use systole_proto::v1::job_service_client::JobServiceClient;
+use tonic::transport::Channel;
+
+impl Client {
+    fn jobs(&self) -> JobServiceClient<Channel> {
+        JobServiceClient::new(self.target().channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX)
+    }
+
+    /// May be repeated: what is stored already is unchanged.
+    pub async fn apply_jobs(&self, request: v1::ApplyRequest) -> Result<Vec<v1::ApplyResult>, Failure> {
+        let response = self
+            .unary(|| async { self.jobs().apply(self.request(request.clone())).await })
+            .await?;
+        Ok(response.results)
+    }
+
+    pub async fn job(&self, name: &str) -> Result<v1::Job, Failure> {
+        let request = v1::GetJobsRequest {
+            names: vec![name.to_owned()],
+        };
+        let response = self
+            .unary(|| async { self.jobs().get(self.request(request.clone())).await })
+            .await?;
+        let result = response.results.into_iter().next().ok_or_else(short_answer)?;
+        match (result.job, result.error) {
+            (_, Some(error)) => Err(Failure::from_item(&error)),
+            (Some(job), None) => Ok(job),
+            (None, None) => Err(short_answer()),
+        }
+    }
+
+    pub async fn list_jobs(&self, request: v1::ListJobsRequest) -> Result<v1::ListJobsResponse, Failure> {
+        self.unary(|| async { self.jobs().list(self.request(request.clone())).await })
+            .await
+    }
+
+    /// One result per name, in order.
+    pub async fn delete_jobs(&self, request: v1::DeleteJobsRequest) -> Result<Vec<v1::DeleteJobResult>, Failure> {
+        let count = request.names.len();
+        let response = self
+            .unary(|| async { self.jobs().delete(self.request(request.clone())).await })
+            .await?;
+        if response.results.len() == count {
+            Ok(response.results)
+        } else {
+            Err(short_answer())
+        }
+    }
+
+    /// One result per name, in order.
+    pub async fn pause_jobs(&self, request: v1::SetPausedRequest) -> Result<Vec<v1::SetPausedResult>, Failure> {
+        let count = request.names.len();
+        let response = self
+            .unary(|| async { self.jobs().set_paused(self.request(request.clone())).await })
+            .await?;
+        if response.results.len() == count {
+            Ok(response.results)
+        } else {
+            Err(short_answer())
+        }
+    }
+
+    /// The request must carry a key, so that a repeated call does not run the job twice.
+    pub async fn trigger_job(&self, request: v1::TriggerJobRequest) -> Result<v1::TriggerJobResponse, Failure> {
+        self.unary(|| async { self.jobs().trigger(self.request(request.clone())).await })
+            .await
+    }
+
+    pub async fn occurrences(&self, request: v1::OccurrencesRequest) -> Result<v1::OccurrencesResponse, Failure> {
+        self.unary(|| async { self.jobs().occurrences(self.request(request.clone())).await })
+            .await
+    }
+
+    pub async fn next_fires(&self, request: v1::NextRequest) -> Result<v1::NextResponse, Failure> {
+        self.unary(|| async { self.jobs().next(self.request(request.clone())).await })
+            .await
+    }
+}

@@ -1,0 +1,212 @@
+//! `systole job pause`, `resume`, `rm` and `trigger`.
+
+use crate::args::{Format, Global, JobPauseArgs, JobResumeArgs, JobRmArgs, JobTriggerArgs};
+use crate::client::Client;
+use crate::commands::run::follow_task;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::output::{self, Output, json, text};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use systole_proto::convert::time_to_wire;
+use systole_proto::v1;
+use uuid::Uuid;
+
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    already: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cancelled: Vec<String>,
+    /// For people.
+    #[serde(skip)]
+    words: String,
+}
+
+fn write(output: &Output, lines: &[Line]) {
+    let done = || lines.iter().filter(|line| line.error.is_none());
+    match output.format {
+        Format::Json => json::document(&BTreeMap::from([("results", lines)])),
+        Format::Jsonl => lines.iter().for_each(json::object),
+        Format::Id => done().for_each(|line| output::line(&line.name)),
+        Format::Table | Format::Wide => done().for_each(|line| output::line(&line.words)),
+    }
+}
+
+async fn set_paused(global: &Global, request: v1::SetPausedRequest) -> Result<u8, Failure> {
+    let output = Output::new(global);
+    let (names, paused) = (request.names.clone(), request.paused);
+    let results = Client::new(global)?.pause_jobs(request).await?;
+    let lines: Vec<Line> = names
+        .iter()
+        .zip(&results)
+        .map(|(name, result)| paused_line(name, result, paused))
+        .collect();
+    write(&output, &lines);
+    Ok(super::super::tell_errors(
+        results.iter().filter_map(|result| result.error.as_ref()),
+    ))
+}
+
+fn paused_line(name: &str, result: &v1::SetPausedResult, paused: bool) -> Line {
+    let words = match (paused, result.already, result.skipped) {
+        (true, false, _) => format!("{name}: paused"),
+        (true, true, _) => format!("{name}: was paused already"),
+        (false, true, _) => format!("{name}: was not paused"),
+        (false, false, 0) => format!("{name}: resumed"),
+        (false, false, skipped) => format!("{name}: resumed; {skipped} fires were left out meanwhile"),
+    };
+    Line {
+        name: name.to_owned(),
+        error: result.error.as_ref().map(|error| Failure::from_item(error).to_string()),
+        already: Some(result.already),
+        skipped: (!paused).then_some(result.skipped),
+        cancelled: Vec::new(),
+        words,
+    }
+}
+
+pub async fn pause(global: &Global, args: &JobPauseArgs) -> Result<u8, Failure> {
+    let request = v1::SetPausedRequest {
+        names: args.names.clone(),
+        paused: true,
+        until_ms: args.until.map_or(0, time_to_wire),
+        reason: args.reason.clone().unwrap_or_default(),
+    };
+    set_paused(global, request).await
+}
+
+pub async fn resume(global: &Global, args: &JobResumeArgs) -> Result<u8, Failure> {
+    let request = v1::SetPausedRequest {
+        names: args.names.clone(),
+        paused: false,
+        until_ms: 0,
+        reason: args.reason.clone().unwrap_or_default(),
+    };
+    set_paused(global, request).await
+}
+
+pub async fn rm(global: &Global, args: &JobRmArgs) -> Result<u8, Failure> {
+    let output = Output::new(global);
+    let request = v1::DeleteJobsRequest {
+        names: args.names.clone(),
+        reason: args.reason.clone().unwrap_or_default(),
+    };
+    let results = Client::new(global)?.delete_jobs(request).await?;
+    let line = |(name, result): (&String, &v1::DeleteJobResult)| Line {
+        name: name.clone(),
+        error: result.error.as_ref().map(|error| Failure::from_item(error).to_string()),
+        already: None,
+        skipped: None,
+        cancelled: result.cancelled.iter().map(ToString::to_string).collect(),
+        words: match result.cancelled.len() {
+            0 => format!("{name}: deleted"),
+            count => format!("{name}: deleted; {count} waiting tasks cancelled"),
+        },
+    };
+    let lines: Vec<Line> = args.names.iter().zip(&results).map(line).collect();
+    write(&output, &lines);
+    Ok(super::super::tell_errors(
+        results.iter().filter_map(|result| result.error.as_ref()),
+    ))
+}
+
+/// `KEY=VALUE`: JSON where it is JSON, else a text.
+fn data(pairs: &[(String, String)]) -> String {
+    if pairs.is_empty() {
+        return String::new();
+    }
+    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
+    let map: Map<String, Value> = pairs.iter().map(|(key, text)| (key.clone(), value(text))).collect();
+    Value::Object(map).to_string()
+}
+
+#[derive(Serialize)]
+struct Triggered {
+    id: String,
+    existing: bool,
+    waiting: bool,
+}
+
+pub async fn trigger(global: &Global, args: &JobTriggerArgs) -> Result<u8, Failure> {
+    let output = Output::new(global);
+    let client = Client::new(global)?;
+    let response = client
+        .trigger_job(v1::TriggerJobRequest {
+            job: args.job.clone(),
+            trigger: args.trigger.clone().unwrap_or_default(),
+            data: data(&args.data),
+            scheduled_at_ms: args.scheduled.map_or(0, time_to_wire),
+            // A call whose answer was lost is repeated: it must not run twice.
+            key: args.key.clone().unwrap_or_else(|| Uuid::new_v4().to_string()),
+            reason: args.reason.clone().unwrap_or_default(),
+        })
+        .await?;
+    output::submitted(response.task_id);
+    if args.detach {
+        let answer = Triggered {
+            id: response.task_id.to_string(),
+            existing: response.existing,
+            waiting: response.waiting,
+        };
+        match output.format {
+            Format::Json => json::document(&answer),
+            Format::Jsonl => json::object(&answer),
+            Format::Id | Format::Table | Format::Wide => output::line(&answer.id),
+        }
+        return Ok(exit_code::OK);
+    }
+    if response.waiting {
+        let job = text::clean(&args.job);
+        output.note(&format!(
+            "task {}  waits for its turn: {job} still runs",
+            response.task_id
+        ));
+    }
+    follow_task(client, output, response.task_id).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_of_the_command_line_are_json_where_they_look_like_it() {
+        let pairs = [
+            ("table", "quotes"),
+            ("n", "7"),
+            ("list", "[1,2]"),
+            ("text", "a b"),
+            ("quoted", "\"7\""),
+        ];
+        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let value: Value = serde_json::from_str(&data(&pairs)).expect("json");
+        assert_eq!(
+            value,
+            serde_json::json!({"table": "quotes", "n": 7, "list": [1, 2], "text": "a b", "quoted": "7"})
+        );
+        assert_eq!(data(&[]), "");
+    }
+
+    #[test]
+    fn a_resume_says_how_much_was_left_out() {
+        let result = v1::SetPausedResult {
+            skipped: 12,
+            ..v1::SetPausedResult::default()
+        };
+        assert_eq!(
+            paused_line("a", &result, false).words,
+            "a: resumed; 12 fires were left out meanwhile"
+        );
+        assert_eq!(
+            paused_line("a/t", &v1::SetPausedResult::default(), true).words,
+            "a/t: paused"
+        );
+    }
+}
