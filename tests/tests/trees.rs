@@ -1,8 +1,9 @@
 //! Nothing a task leaves behind survives it, and nothing that happens to its agent changes its end. Many times over:
 //! `scripts/torture` runs the same with larger numbers.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
-use systole_tests::system::{System, alive, until};
+use systole_tests::system::{System, alive, binary, until};
 
 fn rounds(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
@@ -136,11 +137,79 @@ fn nothing_runs_on_when_agent_and_warden_are_killed() {
     let guard = system.say(&["-o", "json", "runners"]).stdout;
     runner.kill();
     system.kill_warden("w");
-    if guard.contains("cgroup2") {
+    if guard.contains("cgroup") {
         until("the keeper has ended all of it", || processes_with(&case).is_empty());
     }
     let _runner = system.runner("w", 2, &[]);
     let task = system.until(&id, &["FAILED"]);
     assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
     assert!(processes_with(&case).is_empty());
+}
+
+/// Whether this process may make a view of its own of what is mounted, without control groups of version 2 and with the freezer.
+fn hides_version_2() -> bool {
+    Command::new("unshare")
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            &format!("{HIDE} && test -w /sys/fs/cgroup/freezer/tasks"),
+        ])
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+const HIDE: &str = "umount /sys/fs/cgroup/unified";
+
+/// A host with version 1 alone. What this tree does, a process that leaves its session and clears its variables, is not
+/// known as its task's by anything but a group.
+#[test]
+fn version_1_ends_trees_by_its_freezer_also_when_the_warden_is_killed() {
+    if !hides_version_2() {
+        println!("no host with control groups of version 1 alone can be made here");
+        return;
+    }
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let start = || {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c"]).arg(format!(
+            "{HIDE} && exec {} runner --url {} --name w --slots 2 --kill-grace 300ms --data-dir {} --token-file {}",
+            binary().display(),
+            system.url,
+            system.path("w").display(),
+            system.db.token_dir().join("runner.token").display(),
+        ));
+        system.start("w", &mut command)
+    };
+    let mut runner = start();
+    let script = format!(
+        "trap '' TERM; env -i setsid sh -c 'trap \"\" TERM; (setsid sleep 1000 &); echo $$ >> {}; while :; do sleep 0.05; done' & wait",
+        system.path("pids").display()
+    );
+    let submit = |count: usize| {
+        let id = system.submit(&["--memory", "200M", "--", "sh", "-c", &script]);
+        let pids = system.until_lines("pids", count);
+        system.until(&id, &["RUNNING"]);
+        (id, pids[count - 1].clone())
+    };
+    for round in 1..=4 {
+        let (id, pid) = submit(round);
+        assert!(system.say(&["-o", "json", "runners"]).stdout.contains("cgroup1"));
+        assert_eq!(system.say(&["cancel", &id]).code, Some(0));
+        let task = system.until(&id, &["TERMINATED", "FAILED", "FINISHED"]);
+        assert_eq!(
+            (&task["state"], &task["end_detail"]["tree_empty"]),
+            (&"TERMINATED".into(), &true.into()),
+            "{task}"
+        );
+        assert!(!alive(&pid), "{pid} of round {round} lives");
+    }
+    let (id, pid) = submit(5);
+    runner.kill();
+    system.kill_warden("w");
+    until("the keeper has ended the tree", || !alive(&pid));
+    let _runner = start();
+    let task = system.until(&id, &["FAILED"]);
+    assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
 }

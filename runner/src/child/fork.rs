@@ -169,9 +169,9 @@ pub struct Files<'a> {
 pub struct Birthplace<'a> {
     /// Its directory, where the kernel can start a child in it.
     pub dir: Option<BorrowedFd<'a>>,
-    /// Its `cgroup.procs`, for kernels that cannot: the child moves itself.
+    /// The file by which the child moves there itself, for kernels and groups that cannot.
     pub procs: Option<BorrowedFd<'a>>,
-    /// Those of further groups, which a child always moves to by itself; at most [`MOVES_MAX`].
+    /// Such files of further groups, which a child always moves to by itself; at most [`MOVES_MAX`].
     pub others: &'a [BorrowedFd<'a>],
 }
 
@@ -499,7 +499,7 @@ struct Plan {
     envp: *const *const libc::c_char,
     dir: *const libc::c_char,
     files: [libc::c_int; 3],
-    /// `cgroup.procs` to move to, or -1.
+    /// The file of the group to move to, or -1.
     move_to: libc::c_int,
     /// More of them, -1 where there are none.
     others: [libc::c_int; MOVES_MAX],

@@ -6,6 +6,7 @@
 
 use super::cgroup::{Cgroups, Group};
 use super::cgroup_path::own_path_v1;
+use super::freeze::Freezing;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -397,7 +398,7 @@ fn apply(path: &Path, settings: &[(&str, String, bool)]) -> io::Result<()> {
 fn v1(resource: Resource, path: PathBuf, wanted: &Wanted) -> io::Result<V1> {
     std::fs::create_dir(&path)?;
     let made = apply(&path, &wanted.settings(resource, false))
-        .and_then(|()| OpenOptions::new().write(true).open(path.join("cgroup.procs")));
+        .and_then(|()| OpenOptions::new().write(true).open(path.join(Freezing::V1.entry())));
     match made {
         Ok(procs) => Ok(V1 { resource, path, procs }),
         Err(error) => {

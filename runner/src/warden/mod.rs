@@ -11,6 +11,7 @@ mod cgroup_path;
 pub mod client;
 mod connection;
 pub mod flood;
+pub mod freeze;
 pub mod health;
 mod keeper;
 pub mod limiter;
@@ -127,7 +128,7 @@ impl Shared {
 
     /// What keeps the processes of a task together, for people.
     fn guard(&self) -> &'static str {
-        if self.cgroups.is_some() { "cgroup2" } else { "session" }
+        self.cgroups.as_ref().map_or("session", Cgroups::guard)
     }
 }
 
@@ -310,15 +311,17 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
     // First: only who has the lock may sweep.
     let home = WardenDir::open(&plan.data_dir, &host::machine_id())?;
     let prefix = format!("systole-{}-", home.instance_id);
-    let own = cgroup::own_now();
+    let (own, freezer) = (cgroup::own_now(), cgroup::own_freezer());
     if !home.is_new {
-        for own in own.iter().chain(&limiter::own_v1()) {
+        for own in own.iter().chain(&freezer).chain(&limiter::own_v1()) {
             cgroup::sweep(own, &prefix);
         }
     }
     let name = format!("{prefix}{}", std::process::id());
     let limiter = Limiter::find(own.as_deref(), &name);
-    let cgroups = own.and_then(|own| Cgroups::find(&own, &name, limiter.pids_by_default()));
+    let cgroups = own
+        .and_then(|own| Cgroups::find(&own, &name, limiter.pids_by_default()))
+        .or_else(|| freezer.and_then(|own| Cgroups::find_v1(&own, &name)));
     let dirs = cgroups
         .iter()
         .map(|cgroups| cgroups.dir().to_owned())
