@@ -5,6 +5,7 @@
 //! the value are dropped. In single quotes every byte is itself, in double quotes `\n`, `\t`, `\\`, `\"`, `\$` and `` \` `` are
 //! known; both may hold newlines. Nothing is expanded.
 
+use super::bounded::within;
 use super::fork::Identity;
 use super::prepare::Environment;
 use std::ffi::OsString;
@@ -14,18 +15,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::time::Duration;
 use systole_shared::limits::{ENV_FILE_BYTES_MAX, ENV_NAME_BYTES_MAX, ENV_VARS_MAX};
 use systole_shared::task::limits::exact_bytes;
-
-/// A file server that hangs must not hold up the warden for longer.
-const READ_WITHIN: Duration = Duration::from_secs(10);
-
-/// Reads that hang, at most; with so many the next one is not tried.
-const UNDER_WAY_MAX: usize = 16;
-static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 pub type Variables = Vec<(String, Vec<u8>)>;
 
@@ -42,6 +33,7 @@ pub fn open(path: &Path, identity: Option<&Identity>, host: &str) -> Result<Open
     let shown = path.display();
     let opened = within({
         let (path, identity) = (path.to_owned(), identity.cloned());
+        // On that thread, whose rights change with it and end with it.
         move || {
             if let Some(identity) = &identity {
                 see_files_as(identity)?;
@@ -87,26 +79,6 @@ impl Opened {
             .map_err(|error| format!("the file of variables {shown} on {host} cannot be read: {error}"))?;
         parse(&bytes).map_err(|(line, why)| format!("the file of variables {shown} on {host}, line {line}: {why}"))
     }
-}
-
-/// On a thread of its own, whose rights change with it and end with it.
-fn within<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> std::io::Result<T> {
-    if UNDER_WAY.fetch_add(1, Ordering::SeqCst) >= UNDER_WAY_MAX {
-        UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
-        return Err(std::io::Error::from_raw_os_error(libc::ETIMEDOUT));
-    }
-    let (sender, receiver) = mpsc::channel();
-    let reader = move || {
-        let _ = sender.send(body());
-        UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
-    };
-    if let Err(error) = std::thread::Builder::new().name("env-file".into()).spawn(reader) {
-        UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
-        return Err(error);
-    }
-    receiver
-        .recv_timeout(READ_WITHIN)
-        .map_err(|_| std::io::Error::from_raw_os_error(libc::ETIMEDOUT))
 }
 
 /// For access to files only, and for this thread only: the whole identity of the user would let that user's processes signal this

@@ -18,17 +18,25 @@ pub struct RunAs {
     pub account: Account,
 }
 
-/// An error is a sentence for a person. `group`: instead of the user's main group. `root`: the host allows number 0.
-pub fn resolve(user: &str, group: Option<&str>, root: bool, host: &str) -> Result<RunAs, String> {
+impl RunAs {
+    /// What holds on a host without a policy. An error is a sentence for a person.
+    pub fn is_not_root(&self, host: &str) -> Result<(), String> {
+        if self.identity.uid == 0 {
+            return Err(format!(
+                "user {} on {host} has the number 0, and no task is started as root by name unless the host's policy allows it (allow.root); name another user",
+                self.account.name.display()
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// An error is a sentence for a person. `group`: instead of the user's main group.
+pub fn resolve(user: &str, group: Option<&str>, host: &str) -> Result<RunAs, String> {
     if !geteuid().is_root() {
         return Err("this runner cannot start tasks as another user: it does not run as root".into());
     }
     let (uid, entry) = find_user(user, host)?;
-    if uid.is_root() && !root {
-        return Err(format!(
-            "user {user} on {host} has the number 0, and no task is started as root by name unless the host's policy allows it (allow.root); name another user"
-        ));
-    }
     let gid = match (group, &entry) {
         (Some(group), _) => find_group(group, host)?,
         (None, Some(entry)) => entry.gid,
@@ -122,7 +130,7 @@ mod tests {
     use super::*;
 
     fn refused(user: &str, group: Option<&str>) -> String {
-        resolve(user, group, false, "h").unwrap_err()
+        resolve(user, group, "h").unwrap_err()
     }
 
     #[test]
@@ -136,21 +144,25 @@ mod tests {
             return;
         }
         for root in ["root", "0", "00"] {
-            assert!(refused(root, None).contains("has the number 0"), "{root}");
+            let found = resolve(root, None, "h").unwrap();
+            assert!(
+                found.is_not_root("h").unwrap_err().contains("has the number 0"),
+                "{root}"
+            );
         }
         assert!(refused("no-such-user", None).starts_with("there is no user no-such-user on h; "));
         assert!(refused("nobody", Some("no-such-group")).starts_with("there is no group no-such-group on h; "));
         assert!(refused("4294967295", Some("1")).starts_with("there is no user "));
         assert!(refused("3999999999", None).ends_with("give a group too"));
-        assert_eq!(resolve("root", None, true, "h").unwrap().identity.uid, 0);
-        let number = resolve("3999999999", Some("7"), false, "h").unwrap();
+        assert!(resolve("nobody", None, "h").unwrap().is_not_root("h").is_ok());
+        let number = resolve("3999999999", Some("7"), "h").unwrap();
         assert_eq!(number.foreign_group, Some(7));
         assert_eq!(
             (number.identity.uid, number.identity.gid, number.identity.groups),
             (3_999_999_999, 7, vec![7])
         );
-        assert_eq!(resolve("nobody", None, false, "h").unwrap().foreign_group, None);
-        let nobody = resolve("nobody", Some("7"), false, "h").unwrap();
+        assert_eq!(resolve("nobody", None, "h").unwrap().foreign_group, None);
+        let nobody = resolve("nobody", Some("7"), "h").unwrap();
         assert_eq!(nobody.foreign_group, Some(7));
         assert_eq!((nobody.account.name.to_str(), nobody.identity.gid), (Some("nobody"), 7));
         assert!(nobody.identity.groups.contains(&7) && !nobody.identity.groups.contains(&0));

@@ -5,7 +5,7 @@ use super::fork::{Birthplace, Files, Image};
 use super::refusal::Refusal;
 use super::run_as::{self, RunAs};
 use super::terminal::{Pump, Terminal};
-use super::{confine, env_file, prepare};
+use super::{bounded, confine, env_file, prepare};
 use crate::boottime;
 use crate::host::Account;
 use crate::journal::{Journal, ProcessRecord, TaskFiles, WORK};
@@ -26,10 +26,14 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, fchown, lchown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 use systole_shared::heartbeat::react::still_valid;
 use systole_shared::policy::host_fault::HostFault;
 use systole_shared::task::Limits;
+
+/// Of programs that need no bounded look.
+const LOCAL_PLACES: [&str; 4] = ["/usr/", "/bin", "/sbin", "/lib"];
 
 /// What every start on this host needs.
 pub struct Place {
@@ -83,8 +87,8 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
         Ok(work) => work,
         Err(error) => return no_room(place, &error, Some(files)),
     };
-    let policy = place.policy.get();
-    let policy = policy.as_deref();
+    let held = place.policy.get();
+    let policy = held.as_deref();
     let run_as = match run_as(place, start, policy) {
         Ok(run_as) => run_as,
         Err(refusal) => return Launched::Refused(refusal, files),
@@ -94,7 +98,7 @@ pub fn launch(place: &Place, start: &Start, group: Option<Group>) -> Launched {
         Ok(Some(limits)) => Cow::Owned(limits),
         Err(message) => return Launched::Refused(Refusal::Rejected(message), files),
     };
-    let (image, program) = match image(place, start, (&files, &work), &limits, run_as.as_ref(), policy) {
+    let (image, program) = match image(place, start, (&files, &work), &limits, run_as.as_ref(), held.as_ref()) {
         Ok(image) => image,
         Err(refusal) => return Launched::Refused(refusal, files),
     };
@@ -191,7 +195,7 @@ fn terminal(start: &Start, run_as: Option<&RunAs>) -> io::Result<Option<Terminal
 
 /// Without one the child would wait for its terminal for ever: then it gets no terminal any more, which ends most programs.
 fn start_pump(task_id: i64, terminal: Terminal, files: &TaskFiles) -> Option<Pump> {
-    let started = files.stdout.try_clone().and_then(|to| Pump::start(terminal.own, to));
+    let started = files.stdout.try_clone().and_then(|to| Pump::start(terminal, to));
     match started {
         Ok(pump) => Some(pump),
         Err(error) => {
@@ -232,14 +236,15 @@ fn work(files: &TaskFiles, given: Option<&str>) -> io::Result<PathBuf> {
 
 fn run_as(place: &Place, start: &Start, policy: Option<&Policy>) -> Result<Option<RunAs>, Refusal> {
     let spec = &start.spec;
-    let root = policy.is_some_and(|policy| policy.allow.root);
     let resolved = spec
         .user
         .as_deref()
-        .map(|user| run_as::resolve(user, spec.group.as_deref(), root, &start.host));
+        .map(|user| run_as::resolve(user, spec.group.as_deref(), &start.host));
     let resolved = resolved.transpose()?;
-    if let Some(policy) = policy {
-        gate::check_who(policy, spec, resolved.as_ref(), &place.account)?;
+    match (policy, &resolved) {
+        (Some(policy), _) => gate::check_who(policy, spec, resolved.as_ref(), &place.account)?,
+        (None, Some(run_as)) => run_as.is_not_root(&start.host).map_err(Refusal::Rejected)?,
+        (None, None) => {}
     }
     Ok(resolved)
 }
@@ -263,7 +268,7 @@ fn image(
     (files, work): (&TaskFiles, &Path),
     limits: &Limits,
     run_as: Option<&RunAs>,
-    policy: Option<&Policy>,
+    policy: Option<&Arc<Policy>>,
 ) -> Result<(Image, PathBuf), Refusal> {
     let (spec, host) = (&start.spec, start.host.as_str());
     let mut bounds = confine::bounds(limits, spec.umask, host)?;
@@ -288,14 +293,6 @@ fn image(
         }
         env_file::add(&mut environment, opened.read(file, host)?, &spec.env);
     }
-    let mut work = Cow::Borrowed(work);
-    // One that was made just now needs no look.
-    if spec.dir.is_some() {
-        prepare::check_dir(&work, host)?;
-        if let Some(policy) = policy {
-            work = Cow::Owned(gate::dir(policy, &work)?);
-        }
-    }
     let Some(name) = spec.command.first() else {
         return Err(Refusal::Failed("program not found: the command is empty".into()));
     };
@@ -303,10 +300,25 @@ fn image(
         .get(OsStr::new("PATH"))
         .and_then(|path| path.to_str())
         .unwrap_or_default();
-    let mut program = prepare::find_program(name, &work, path, host)?;
-    if let Some(policy) = policy {
-        program = gate::program(policy, &program, &work)?;
-    }
+    let wanted = Wanted {
+        dir: work.to_owned(),
+        // One that was made just now needs no look.
+        is_fresh: spec.dir.is_none(),
+        name: name.clone(),
+        path: path.to_owned(),
+        host: host.to_owned(),
+        policy: policy.cloned(),
+    };
+    let (work, program) = if wanted.is_local() {
+        wanted.look()?
+    } else {
+        bounded::within(move || wanted.look()).map_err(|error| {
+            let dir = work.display();
+            Refusal::Failed(format!(
+                "program {name} was not started: {dir}, or the place of the program, does not answer on {host} ({error}); look at its file servers"
+            ))
+        })??
+    };
     let arguments = spec.command.iter().map(String::as_str);
     let variables = environment
         .iter()
@@ -316,5 +328,45 @@ fn image(
         Err(error) => Err(Refusal::Failed(format!(
             "program {name} cannot be started: an argument or variable is not usable: {error}"
         ))),
+    }
+}
+
+/// Where a task wants to start, and what.
+struct Wanted {
+    dir: PathBuf,
+    is_fresh: bool,
+    name: String,
+    path: String,
+    host: String,
+    policy: Option<Arc<Policy>>,
+}
+
+impl Wanted {
+    /// Only places that this host cannot work without: nobody waits for a file server there.
+    fn is_local(&self) -> bool {
+        let local = |text: &str| LOCAL_PLACES.iter().any(|place| text.starts_with(place));
+        let program = if self.name.contains('/') {
+            &self.name
+        } else {
+            &self.path
+        };
+        self.is_fresh && program.split(':').all(local)
+    }
+
+    /// The folder and the file, with all links followed where the policy says so. May never come back.
+    fn look(self) -> Result<(PathBuf, PathBuf), Refusal> {
+        let mut dir = self.dir;
+        let policy = self.policy.as_deref();
+        if !self.is_fresh {
+            prepare::check_dir(&dir, &self.host)?;
+            if let Some(policy) = policy {
+                dir = gate::dir(policy, &dir)?;
+            }
+        }
+        let mut program = prepare::find_program(&self.name, &dir, &self.path, &self.host)?;
+        if let Some(policy) = policy {
+            program = gate::program(policy, &program, &dir)?;
+        }
+        Ok((dir, program))
     }
 }

@@ -51,19 +51,31 @@ impl Terminal {
     }
 }
 
-/// Brings the output to its file until no process has the terminal open any more.
+/// Brings the output to its file until the main process has ended and no other one has the terminal open any more.
 #[derive(Debug)]
 pub struct Pump {
     thread: JoinHandle<Option<String>>,
+    /// Open as long as the main process lives: without it the terminal would be hung up, and that process with it, when it
+    /// closes its own.
+    held: Option<OwnedFd>,
 }
 
 impl Pump {
-    pub fn start(from: OwnedFd, to: File) -> io::Result<Self> {
+    pub fn start(terminal: Terminal, to: File) -> io::Result<Self> {
+        let Terminal { child, own: from } = terminal;
         let thread = std::thread::Builder::new()
             .name("terminal".into())
             .stack_size(STACK_BYTES)
             .spawn(move || pump(&from, to))?;
-        Ok(Self { thread })
+        Ok(Self {
+            thread,
+            held: Some(child),
+        })
+    }
+
+    /// To be called once the main process has ended.
+    pub fn let_go(&mut self) {
+        self.held = None;
     }
 
     pub fn is_done(&self) -> bool {

@@ -230,6 +230,9 @@ impl Live {
         };
         self.end = Some((end, now_ms().max(self.at_ms)));
         self.handle = None;
+        if let Some(pump) = &mut self.pump {
+            pump.let_go();
+        }
         (self.polls, self.poll_at) = (0, now);
         self.phase = match self.phase {
             // Whoever stops a task means all of it: its rest has the same time.

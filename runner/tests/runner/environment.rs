@@ -87,6 +87,16 @@ async fn a_terminal_is_there_for_all_three_and_its_output_is_stdout() {
 }
 
 #[tokio::test]
+async fn a_task_that_closes_its_terminal_is_not_hung_up() {
+    let mut fake = Fake::start().await;
+    let _runner = fake.runner();
+    let script = "echo before; exec </dev/null >/dev/null 2>&1; sleep 0.2; echo after > /dev/tty; exit 3";
+    let result = fake.run(1, with_terminal(script)).await;
+    assert_eq!((result.signal, result.exit_code), (None, Some(3)), "{}", result.message);
+    assert_eq!(fake.stdout(&result), "before\r\nafter\r\n");
+}
+
+#[tokio::test]
 async fn no_byte_of_a_terminal_is_lost_at_its_end() {
     let mut fake = Fake::start().await;
     let _runner = fake.runner();

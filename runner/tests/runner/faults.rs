@@ -1,6 +1,8 @@
 //! What a runner does on a host that can start nothing.
 
-use crate::fake::{Fake, eventually};
+use crate::fake::{Fake, eventually, spec};
+use std::fs::File;
+use std::process::Command;
 use systole_proto::v1;
 use v1::RunnerStatus as R;
 
@@ -135,4 +137,52 @@ async fn an_end_that_cannot_be_written_down_is_written_when_the_host_is_well_aga
     }
     let tasks = fake.data_dir().join("tasks");
     eventually("nothing is left of it", || crate::fake::is_empty(&tasks)).await;
+}
+
+/// A file server that is gone: every call to it waits for ever. Here it is a file system in whose name nobody answers.
+#[tokio::test]
+async fn a_folder_that_never_answers_fails_its_task_and_holds_up_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let Ok(server) = File::options().read(true).write(true).open("/dev/fuse") else {
+        println!("no file system without a server can be made here");
+        return;
+    };
+    let mounted = Command::new("mount")
+        .args([
+            "-i",
+            "-t",
+            "fuse",
+            "-o",
+            "fd=0,rootmode=40000,user_id=0,group_id=0",
+            "x",
+        ])
+        .arg(folder.path())
+        .stdin(server.try_clone().unwrap())
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        println!("no file system without a server can be made here");
+        return;
+    }
+    let mut fake = Fake::start().await;
+    let _runner = fake.runner();
+    let dead = folder.path().join("dir").display().to_string();
+    let in_dir = v1::TaskSpec {
+        dir: dead.clone(),
+        ..spec(&["true"])
+    };
+    let results = [
+        fake.run(1, in_dir).await,
+        fake.run(2, spec(&[&format!("{dead}/program")])).await,
+        fake.run(3, spec(&["true"])).await,
+    ];
+    let left = Command::new("umount").arg("-l").arg(folder.path()).status();
+    // Whoever waits is told that nobody will answer.
+    drop(server);
+    assert!(left.is_ok_and(|status| status.success()));
+    let [dir, program, other] = results;
+    for result in [dir, program] {
+        assert_eq!(result.kind, "start_failed", "{result:?}");
+        assert!(result.message.contains("does not answer on h"), "{}", result.message);
+    }
+    assert_eq!(other.kind, "success", "{other:?}");
 }

@@ -166,11 +166,7 @@ pub fn end(
             failed,
             report.outcome(
                 OutcomeKind::SilenceTimeout,
-                format!(
-                    "wrote no output for its silence timeout; ended with {} after {}",
-                    report.child(),
-                    format_duration(report.ran_ms)
-                ),
+                format!("wrote no output for its silence timeout; ended with {}", report.child()),
             ),
         ),
         (Some(StoppedBy::OutputLimit), None) => (
