@@ -48,10 +48,11 @@ fn every_test_that_the_requirements_name_exists() {
         .collect();
     let requirements = read("docs/requirements.md");
     let mut named = 0;
-    for line in requirements
-        .lines()
-        .filter(|line| line.starts_with("| B-") || line.starts_with("| H-"))
-    {
+    for line in requirements.lines().filter(|line| {
+        ["| B-", "| H-", "| R-", "| D"]
+            .iter()
+            .any(|begin| line.starts_with(begin))
+    }) {
         let proof = line.trim_end_matches('|').trim().rsplit('|').next().unwrap_or_default();
         assert!(!proof.trim().is_empty(), "no test and no decision: {line}");
         for name in proof.split('`').skip(1).step_by(2) {
