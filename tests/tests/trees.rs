@@ -159,7 +159,7 @@ fn hides_version_2() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-const HIDE: &str = "umount /sys/fs/cgroup/unified";
+const HIDE: &str = "{ ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; }";
 
 /// A host with version 1 alone. What this tree does, a process that leaves its session and clears its variables, is not
 /// known as its task's by anything but a group.
