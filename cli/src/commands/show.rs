@@ -61,7 +61,7 @@ fn describe(task: &v1::Task, now: u64, colored: bool) -> String {
         );
     }
     if let Some(detail) = &task.end_detail {
-        for (name, line) in end::lines(detail, &text::runner(task)) {
+        for (name, line) in end::lines(detail, task.id, &text::runner(task)) {
             sheet.add(name, line);
         }
     }

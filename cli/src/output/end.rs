@@ -6,7 +6,7 @@ use systole_shared::task::signal::signal_name;
 use systole_shared::time::format_duration;
 
 /// Names and values of the lines. `runner`: where it ran.
-pub fn lines(detail: &v1::EndDetail, runner: &str) -> Vec<(&'static str, String)> {
+pub fn lines(detail: &v1::EndDetail, task_id: i64, runner: &str) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     let signals = signals(&detail.signals);
     match (detail.tree_empty, signals.is_empty()) {
@@ -65,7 +65,7 @@ pub fn lines(detail: &v1::EndDetail, runner: &str) -> Vec<(&'static str, String)
         lines.push((
             "kept",
             format!(
-                "all output on {runner} until {}: systole logs --full",
+                "all output on {runner} until {}: systole logs --full {task_id}",
                 super::text::full_time(until)
             ),
         ));
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn told(detail: &v1::EndDetail) -> Vec<String> {
-        let lines = lines(detail, "db-01/0");
+        let lines = lines(detail, 7, "db-01/0");
         lines.into_iter().map(|(name, text)| format!("{name} {text}")).collect()
     }
 
