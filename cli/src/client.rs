@@ -330,6 +330,12 @@ impl Client {
         }
     }
 
+    /// Forgets a host. A call that is repeated because its answer was lost finds nothing any more.
+    pub async fn remove_host(&self, request: v1::RemoveHostRequest) -> Result<v1::RemoveHostResponse, Failure> {
+        self.unary(|| async { self.admin().remove(self.request(request.clone())).await })
+            .await
+    }
+
     /// Names the secret by its hash, so that a repeated call finds its own token.
     pub async fn create_token(&self, request: v1::CreateTokenRequest) -> Result<v1::Token, Failure> {
         let response = self
@@ -361,6 +367,11 @@ impl Client {
 
     pub async fn audit(&self, request: v1::ListAuditRequest) -> Result<v1::ListAuditResponse, Failure> {
         self.unary(|| async { self.access().list_audit(self.request(request.clone())).await })
+            .await
+    }
+
+    pub async fn status(&self, request: v1::StatusRequest) -> Result<v1::StatusResponse, Failure> {
+        self.unary(|| async { self.cluster().status(self.request(request)).await })
             .await
     }
 

@@ -255,7 +255,60 @@ pub struct CancelResult {
 pub struct CordonResult {
     pub runner: String,
     pub changed: u32,
+    /// Null: until it is lifted, or nothing was changed.
+    pub until: Option<String>,
     pub error: Option<Problem>,
+}
+
+/// A host that was forgotten.
+#[derive(Debug, Serialize)]
+pub struct Forgotten {
+    pub host: String,
+    pub slots: u32,
+    /// Tasks that it held: they ended as lost.
+    pub lost: Vec<String>,
+    /// QUEUED tasks that only this host may take.
+    pub waiting: Vec<String>,
+    pub more_waiting: bool,
+}
+
+impl Forgotten {
+    pub fn new(host: &str, response: &v1::RemoveHostResponse) -> Self {
+        let texts = |ids: &[i64]| ids.iter().map(ToString::to_string).collect();
+        Self {
+            host: host.to_owned(),
+            slots: response.slots,
+            lost: texts(&response.lost),
+            waiting: texts(&response.waiting),
+            more_waiting: response.more_waiting,
+        }
+    }
+}
+
+/// A drain, as it stood when the command ended.
+#[derive(Debug, Serialize)]
+pub struct Drain {
+    pub results: Vec<CordonResult>,
+    pub waits_for: Vec<Held>,
+}
+
+/// A task that a runner has.
+#[derive(Debug, Serialize)]
+pub struct Held {
+    /// `host/slot`.
+    pub runner: String,
+    pub task_id: String,
+    pub task_state: String,
+}
+
+impl From<&v1::Runner> for Held {
+    fn from(runner: &v1::Runner) -> Self {
+        Self {
+            runner: format!("{}/{}", runner.host, runner.slot),
+            task_id: runner.task_id.to_string(),
+            task_state: state(runner.task_state),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,6 +349,96 @@ impl From<&v1::Alarm> for Alarm {
 }
 
 #[derive(Debug, Serialize)]
+pub struct Status {
+    pub replicas: Vec<Replica>,
+    pub database: Database,
+    pub hosts: HostCounts,
+    pub running: u64,
+    pub queued: u64,
+    pub oldest_queued_ms: u64,
+    pub since: Option<String>,
+    pub ended_badly: Vec<BadEnds>,
+    /// What needs a person.
+    pub attention: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Replica {
+    pub name: String,
+    pub version: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Database {
+    /// `postgres` or `sqlite`.
+    pub kind: String,
+    pub version: String,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct HostCounts {
+    pub ready: u32,
+    pub cordoned: u32,
+    pub faulty: u32,
+    pub lost: u32,
+    pub left: u32,
+    pub slots: u32,
+    pub busy: u32,
+}
+
+#[derive(Debug, Serialize)]
+pub struct BadEnds {
+    pub kind: String,
+    pub count: u64,
+    pub newest_id: Option<String>,
+}
+
+impl From<&v1::StatusResponse> for Status {
+    fn from(status: &v1::StatusResponse) -> Self {
+        let hosts = status.hosts.unwrap_or_default();
+        Self {
+            replicas: status
+                .replicas
+                .iter()
+                .map(|replica| Replica {
+                    name: replica.name.clone(),
+                    version: replica.version.clone(),
+                })
+                .collect(),
+            database: Database {
+                kind: status.database.clone(),
+                version: status.database_version.clone(),
+                bytes: status.database_bytes,
+            },
+            hosts: HostCounts {
+                ready: hosts.ready,
+                cordoned: hosts.cordoned,
+                faulty: hosts.faulty,
+                lost: hosts.lost,
+                left: hosts.left,
+                slots: hosts.slots,
+                busy: hosts.busy,
+            },
+            running: status.running,
+            queued: status.queued,
+            oldest_queued_ms: status.oldest_queued_ms,
+            since: time(status.since_ms),
+            ended_badly: status
+                .ended_badly
+                .iter()
+                .map(|ends| BadEnds {
+                    kind: ends.kind.clone(),
+                    count: ends.count,
+                    newest_id: id(ends.newest_id),
+                })
+                .collect(),
+            attention: status.attention.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
 pub struct Confirmed {
     pub alarm: String,
     /// What follows from it.
@@ -319,6 +462,8 @@ pub struct Runner {
     pub cordoned_by: Option<String>,
     pub cordon_reason: Option<String>,
     pub cordoned_at: Option<String>,
+    /// When the cordon ends by itself.
+    pub cordon_until: Option<String>,
     /// What keeps the host from starting anything.
     pub fault: Option<HostFault>,
     /// The host as a whole: slots that are added later are cordoned, too.
@@ -729,6 +874,7 @@ impl From<&v1::CordonResult> for CordonResult {
         Self {
             runner: result.runner.clone(),
             changed: result.changed,
+            until: time(result.until_ms),
             error: result.error.as_ref().map(Problem::from),
         }
     }
@@ -751,6 +897,7 @@ impl From<&v1::Runner> for Runner {
             cordoned_by: text(&runner.cordoned_by),
             cordon_reason: text(&runner.cordon_reason),
             cordoned_at: time(runner.cordoned_at_ms),
+            cordon_until: time(runner.cordon_until_ms),
             fault: runner.fault.as_ref().map(|fault| HostFault {
                 kind: fault.kind.clone(),
                 detail: fault.detail.clone(),

@@ -84,6 +84,10 @@ impl Lanes {
         self.lock().lanes.keys().copied().max().unwrap_or(0)
     }
 
+    pub fn lane(&self, id: i64) -> Option<Lane> {
+        self.lock().lanes.get(&id).map(|state| state.lane.clone())
+    }
+
     pub fn all_ids(&self) -> Vec<i64> {
         self.lock().lanes.keys().copied().collect()
     }

@@ -4,8 +4,8 @@
 use crate::auth::rules::CALLS;
 use crate::clock::boottime_ms;
 use crate::context::Context;
-use crate::store::StoreError;
 use crate::store::live::LiveTasks;
+use crate::store::{Db, StoreError};
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -73,6 +73,21 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Tasks per state, at most a few seconds old.
+    pub async fn live_tasks(&self, db: &Db) -> Result<Vec<LiveTasks>, StoreError> {
+        // Held across the read on purpose: those that ask together share one.
+        let mut cached = self.live.lock().await;
+        let now = boottime_ms();
+        if let Some((at, rows)) = cached.as_ref()
+            && now - at <= LIVE_AGE_MS
+        {
+            return Ok(rows.clone());
+        }
+        let rows = db.live_tasks().await?;
+        *cached = Some((now, rows.clone()));
+        Ok(rows)
+    }
+
     /// One call was answered, or its stream begun. `index` is its line in the table of access.
     pub fn called(&self, index: usize, took: Duration, refused: bool) {
         if let Some(call) = self.calls.get(index) {
@@ -147,17 +162,7 @@ async fn fleet(ctx: &Context, out: &mut String) -> Result<(), StoreError> {
 }
 
 async fn live(ctx: &Context, out: &mut String) -> Result<(), StoreError> {
-    // Held across the read on purpose: scrapes that come together share one.
-    let mut cached = ctx.metrics.live.lock().await;
-    let now = boottime_ms();
-    let rows = match cached.as_ref() {
-        Some((at, rows)) if now - at <= LIVE_AGE_MS => rows.clone(),
-        _ => {
-            let rows = ctx.db.live_tasks().await?;
-            *cached = Some((now, rows.clone()));
-            rows
-        }
-    };
+    let rows = ctx.metrics.live_tasks(&ctx.db).await?;
     let of = |state: TaskState| rows.iter().find(|row| row.status == i64::from(state.number()));
     let states = || TaskState::ALL.into_iter().filter(|state| !state.child_is_over());
     head(out, "systole_tasks", "gauge", "Tasks that are not over, by state.");

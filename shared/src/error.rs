@@ -63,6 +63,7 @@ catalogue! {
     TokenExists = "CONFLICT_007", Conflict, "a token with this name exists already";
     LastAdmin = "CONFLICT_008", Conflict, "it is the last admin token, without which nobody could make tokens";
     VersionChanged = "CONFLICT_009", Conflict, "it was changed since the version that the call expects";
+    HostInUse = "CONFLICT_010", Conflict, "the host still beats, or holds tasks that nobody has said to be lost";
     Draining = "UNAVAILABLE_001", Unavailable, "this scheduler is starting or stopping";
     StoreUnreachable = "UNAVAILABLE_003", Unavailable, "the database cannot be reached or is busy";
     StoreFull = "UNAVAILABLE_006", Unavailable, "the database cannot take more: disk full or read-only";

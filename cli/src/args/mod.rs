@@ -11,6 +11,7 @@ mod log;
 mod runner;
 mod runners;
 mod scheduler;
+mod status;
 mod submit;
 mod task;
 mod tasks;
@@ -28,8 +29,9 @@ pub use job::{
 };
 pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
-pub use runners::{CordonArgs, RunnersAction, RunnersArgs};
+pub use runners::{CordonArgs, DrainArgs, RmArgs, RunnersAction, RunnersArgs, UncordonArgs, Until};
 pub use scheduler::{ClusterArgs, SchedulerArgs, StoreArgs, UpArgs};
+pub use status::StatusArgs;
 pub use submit::SubmitArgs;
 pub use task::TaskArgs;
 pub use tasks::{CancelArgs, LogsArgs, LsArgs, ManyArgs, RerunArgs, ShowArgs, WaitArgs};
@@ -136,8 +138,10 @@ pub enum Command {
     Cancel(CancelArgs),
     /// Submit tasks that have ended once more
     Rerun(RerunArgs),
-    /// List runners, and stop or resume giving them tasks
+    /// List runners, drain them, and stop or resume giving them tasks
     Runners(RunnersArgs),
+    /// Show the cluster on one screen; exit status 1 when something needs a person
+    Status(StatusArgs),
     /// List, make and revoke tokens: who may do what
     Token(TokenArgs),
     /// List who did what

@@ -83,6 +83,9 @@ fn a_bad_value_names_its_option() {
         (&["cancel"], "TASK"),
         (&["wait", "--timeout", "9", "1"], "--timeout"),
         (&["runners", "cordon", "a b"], "HOST"),
+        (&["runners", "cordon", "a", "--until", "0s"], "--until"),
+        (&["runners", "drain", "a", "--until", "soon"], "--until"),
+        (&["runners", "uncordon", "a", "--until", "1h"], "--until"),
     ] {
         let error = parse(line).expect_err(&format!("{line:?} must be refused"));
         assert!(error.contains(option), "{line:?}: {error}");

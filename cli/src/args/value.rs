@@ -1,5 +1,6 @@
 //! Values of options, as far as one value alone can be wrong. A wrong one is repeated in its message, but not at length.
 
+use super::runners::Until;
 use crate::url::DEFAULT_PORT;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::net::SocketAddr;
@@ -102,6 +103,22 @@ pub(super) fn since(text: &str) -> Result<i64, String> {
     match parse_duration(text) {
         Ok(ms) => Ok(now_ms().saturating_sub(i64::try_from(ms).unwrap_or(i64::MAX)).max(1)),
         Err(_) => time(text),
+    }
+}
+
+/// A time that lies ahead, or a duration from now.
+pub(super) fn until(text: &str) -> Result<Until, String> {
+    if parse_duration(text).is_ok() {
+        let within = positive_duration(text)?;
+        return Ok(Until::Within(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)));
+    }
+    let ms = time(text)?;
+    match u64::try_from(ms) {
+        Ok(at) if ms > now_ms() => Ok(Until::Time(at)),
+        _ => Err(format!(
+            "{:?} is over already; write a time that lies ahead, or 2h",
+            brief(text)
+        )),
     }
 }
 

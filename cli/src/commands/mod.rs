@@ -6,6 +6,8 @@ mod batch;
 mod cancel;
 pub mod completions;
 mod cron;
+mod drain;
+mod forget;
 mod import;
 mod job;
 mod joblog;
@@ -18,6 +20,7 @@ mod runner;
 mod runners;
 mod scheduler;
 mod show;
+mod status;
 mod submit;
 mod token;
 mod up;
@@ -45,6 +48,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Cancel(args) => cancel::run(global, args).await,
         Command::Rerun(args) => rerun::run(global, args).await,
         Command::Runners(args) => runners::run(global, args).await,
+        Command::Status(args) => status::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,
         Command::Admin(args) => admin::run(global, args).await,

@@ -1,8 +1,8 @@
 //! `systole runners`: who is there, and who gets no new tasks.
 
 use super::admin::note_alarms;
-use super::now_ms;
-use crate::args::{CordonArgs, Format, Global, RunnersAction, RunnersArgs};
+use super::{drain, forget, now_ms};
+use crate::args::{CordonArgs, Format, Global, RunnersAction, RunnersArgs, UncordonArgs, Until};
 use crate::client::Client;
 use crate::exit_code;
 use crate::failure::Failure;
@@ -47,8 +47,10 @@ pub async fn run(global: &Global, args: &RunnersArgs) -> Result<u8, Failure> {
     match &args.action {
         None => list(&client, &output, "").await,
         Some(RunnersAction::Ls { host }) => list(&client, &output, host.as_deref().unwrap_or("")).await,
-        Some(RunnersAction::Cordon(args)) => cordon(&client, &output, args, true).await,
-        Some(RunnersAction::Uncordon(args)) => cordon(&client, &output, args, false).await,
+        Some(RunnersAction::Cordon(args)) => cordon(&client, &output, order(args), true).await,
+        Some(RunnersAction::Uncordon(args)) => cordon(&client, &output, which(args), false).await,
+        Some(RunnersAction::Rm(args)) => forget::run(&client, &output, args).await,
+        Some(RunnersAction::Drain(args)) => drain::run(&client, &output, args).await,
     }
 }
 
@@ -100,7 +102,26 @@ async fn list(client: &Client, output: &Output, host: &str) -> Result<u8, Failur
     Ok(exit_code::OK)
 }
 
-fn name(runner: &v1::Runner) -> String {
+/// The slots of one host.
+pub(super) async fn of_host(client: &Client, host: &str) -> Result<Vec<v1::Runner>, Failure> {
+    let mut runners = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = v1::ListRunnersRequest {
+            host: host.to_owned(),
+            page_token,
+            limit: u32::try_from(PAGE_MAX).unwrap_or(0),
+        };
+        let response = client.runners(request).await?;
+        runners.extend(response.runners);
+        page_token = response.next_page_token;
+        if page_token.is_empty() {
+            return Ok(runners);
+        }
+    }
+}
+
+pub(super) fn name(runner: &v1::Runner) -> String {
     format!("{}/{}", runner.host, runner.slot)
 }
 
@@ -134,8 +155,12 @@ fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
             } else {
                 format!(", \"{}\"", runner.cordon_reason)
             };
+            let until = match runner.cordon_until_ms {
+                0 => String::new(),
+                ms => format!(" until {}", text::full_time(ms)),
+            };
             format!(
-                "{}by {} {}{reason}",
+                "{}by {} {}{until}{reason}",
                 if runner.host_cordoned { "host, " } else { "" },
                 runner.cordoned_by,
                 text::full_time(runner.cordoned_at_ms)
@@ -171,12 +196,37 @@ fn fault(runner: &v1::Runner, now: u64) -> String {
     }
 }
 
-async fn cordon(client: &Client, output: &Output, args: &CordonArgs, cordon: bool) -> Result<u8, Failure> {
-    let request = v1::CordonRequest {
+fn which(args: &UncordonArgs) -> v1::CordonRequest {
+    v1::CordonRequest {
         runners: args.runners.iter().map(ToString::to_string).collect(),
         reason: args.reason.clone().unwrap_or_default(),
+        ..v1::CordonRequest::default()
+    }
+}
+
+pub(super) fn order(args: &CordonArgs) -> v1::CordonRequest {
+    let (until_ms, for_ms) = match args.until {
+        None => (0, 0),
+        Some(Until::Time(ms)) => (ms, 0),
+        Some(Until::Within(ms)) => (0, ms),
     };
+    v1::CordonRequest {
+        until_ms,
+        for_ms,
+        ..which(&args.which)
+    }
+}
+
+async fn cordon(client: &Client, output: &Output, request: v1::CordonRequest, cordon: bool) -> Result<u8, Failure> {
     let results = client.cordon(request, cordon).await?;
+    tell_cordon(output, &results, cordon);
+    Ok(super::tell_errors(
+        results.iter().filter_map(|result| result.error.as_ref()),
+    ))
+}
+
+/// What was changed; what was refused is told elsewhere.
+pub(super) fn tell_cordon(output: &Output, results: &[v1::CordonResult], cordon: bool) {
     let done = results.iter().filter(|result| result.error.is_none());
     match output.format {
         Format::Json => json::document(&json::Results {
@@ -188,21 +238,26 @@ async fn cordon(client: &Client, output: &Output, args: &CordonArgs, cordon: boo
         Format::Id => done.for_each(|result| output::line(&result.runner)),
         Format::Table | Format::Wide => done.for_each(|result| output::line(&line(result, cordon))),
     }
-    Ok(super::tell_errors(
-        results.iter().filter_map(|result| result.error.as_ref()),
-    ))
 }
 
 fn line(result: &v1::CordonResult, cordon: bool) -> String {
     let word = if cordon { "cordoned" } else { "uncordoned" };
+    let until = match result.until_ms {
+        0 => String::new(),
+        ms => format!(" until {}", text::full_time(ms)),
+    };
     let runner = text::clean(&result.runner);
     match result.changed {
         0 => format!(
-            "{runner}: nothing to change, {} already",
-            if cordon { "cordoned" } else { "open" }
+            "{runner}: nothing to change, {}",
+            if cordon {
+                "cordoned for as long already"
+            } else {
+                "open already"
+            }
         ),
-        1 => format!("{runner}: {word} (1 slot)"),
-        n => format!("{runner}: {word} ({n} slots)"),
+        1 => format!("{runner}: {word} (1 slot){until}"),
+        n => format!("{runner}: {word} ({n} slots){until}"),
     }
 }
 
@@ -247,10 +302,13 @@ mod tests {
         let result = |changed| v1::CordonResult {
             runner: "db-01".into(),
             changed,
-            error: None,
+            ..v1::CordonResult::default()
         };
         assert_eq!(line(&result(4), true), "db-01: cordoned (4 slots)");
         assert_eq!(line(&result(1), false), "db-01: uncordoned (1 slot)");
-        assert_eq!(line(&result(0), true), "db-01: nothing to change, cordoned already");
+        assert_eq!(
+            line(&result(0), true),
+            "db-01: nothing to change, cordoned for as long already"
+        );
     }
 }

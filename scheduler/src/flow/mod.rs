@@ -8,11 +8,13 @@ pub mod dispatch;
 pub mod expire;
 pub mod fetch;
 pub mod fleet;
+pub mod forget;
 pub mod heartbeat;
 pub mod jobs;
 pub mod lost;
 pub mod output;
 pub mod places;
+pub mod status;
 pub mod submit;
 pub mod watch;
 

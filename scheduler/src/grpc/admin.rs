@@ -1,17 +1,20 @@
 //! The administration of runners.
 
-use super::{actor, check_batch, check_reason, item_error, status};
+use super::{actor, check_batch, check_reason, invalid, item_error, status};
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::fleet;
+use crate::flow::forget::{self, ForgetOrder};
+use crate::store::cordon::{CordonOrder, Cordoned, Until};
 use crate::store::read::RunnerRow;
 use std::sync::Arc;
 use systole_proto::convert::{labels_to_wire, time_to_wire};
 use systole_proto::v1;
 use systole_proto::v1::runner_admin_server::RunnerAdmin;
-use systole_shared::error::Code;
+use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
-use systole_shared::limits::PAGE_MAX;
+use systole_shared::limits::{DURATION_MS_MAX, PAGE_MAX};
+use systole_shared::time::format_utc;
 use tonic::{Request, Response, Status};
 
 pub struct Admin {
@@ -71,6 +74,35 @@ impl RunnerAdmin for Admin {
     async fn uncordon(&self, request: Request<v1::CordonRequest>) -> Result<Response<v1::CordonResponse>, Status> {
         self.set(request, false).await
     }
+
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveHostRequest>,
+    ) -> Result<Response<v1::RemoveHostResponse>, Status> {
+        let by = actor(&request)?.name;
+        let request = request.into_inner();
+        check_reason(&request.reason)?;
+        let target = Target::parse(&request.host, "host").map_err(invalid)?;
+        if target.slot.is_some() {
+            let message = "names a slot; a host is forgotten with all of them: leave the slot out";
+            return Err(invalid(Invalid::new("host", message)));
+        }
+        let order = ForgetOrder {
+            host: target.host,
+            dead: request.dead,
+            by,
+            reason: request.reason,
+        };
+        let forgotten = forget::forget(&self.ctx, order)
+            .await
+            .map_err(|refusal| status(&refusal))?;
+        Ok(Response::new(v1::RemoveHostResponse {
+            slots: u32::try_from(forgotten.slots).unwrap_or(u32::MAX),
+            lost: forgotten.lost,
+            waiting: forgotten.waiting,
+            more_waiting: forgotten.more_waiting,
+        }))
+    }
 }
 
 impl Admin {
@@ -79,15 +111,35 @@ impl Admin {
         let request = request.into_inner();
         check_batch(request.runners.len(), PAGE_MAX, "runners")?;
         check_reason(&request.reason)?;
+        let until = until(&request, on)?;
+        let action = match (on, request.drain) {
+            (true, true) => "drain",
+            (true, false) => "cordon",
+            (false, _) => "uncordon",
+        };
         let mut results = Vec::with_capacity(request.runners.len());
         for runner in request.runners {
-            let (changed, error) = match self.set_one(&runner, on, &by, &request.reason).await {
-                Ok(changed) => (changed, None),
+            let order = |target: Target| CordonOrder {
+                host: target.host,
+                slot: target.slot,
+                on,
+                until,
+                action,
+                by: by.clone(),
+                reason: request.reason.clone(),
+            };
+            let (changed, until_ms, error) = match self.set_one(&runner, order).await {
+                Ok((changed, until_ms)) => (changed, until_ms, None),
                 // What is true of the whole call is not repeated for each item.
                 Err(refusal) if refusal.code == Code::StoreUnreachable => return Err(status(&refusal)),
-                Err(refusal) => (0, Some(item_error(&refusal))),
+                Err(refusal) => (0, 0, Some(item_error(&refusal))),
             };
-            results.push(v1::CordonResult { runner, changed, error });
+            results.push(v1::CordonResult {
+                runner,
+                changed,
+                error,
+                until_ms,
+            });
         }
         if !on {
             self.ctx.wake.everything();
@@ -95,21 +147,45 @@ impl Admin {
         Ok(Response::new(v1::CordonResponse { results }))
     }
 
-    async fn set_one(&self, runner: &str, on: bool, by: &str, reason: &str) -> Result<u32, Refusal> {
-        let target = Target::parse(runner, "runners")?;
-        let changed = self
-            .ctx
-            .db
-            .set_cordon(target.host, target.slot, on, by.to_owned(), reason.to_owned())
-            .await?;
-        match changed {
-            Some(changed) => Ok(u32::try_from(changed).unwrap_or(u32::MAX)),
-            None => Err(Refusal {
+    /// Changed slots, and until when; 0: until it is lifted, or nothing was changed.
+    async fn set_one(&self, runner: &str, order: impl FnOnce(Target) -> CordonOrder) -> Result<(u32, u64), Refusal> {
+        let order = order(Target::parse(runner, "runners")?);
+        match self.ctx.db.set_cordon(order).await? {
+            Cordoned::Done { changed, until_ms } => Ok((
+                u32::try_from(changed).unwrap_or(u32::MAX),
+                until_ms.filter(|_| changed > 0).map_or(0, time_to_wire),
+            )),
+            Cordoned::Unknown => Err(Refusal {
                 code: Code::RunnerNotFound,
                 message: format!("no runner {runner} is known. See `systole runners ls`"),
                 field: "runners".into(),
             }),
+            Cordoned::BadTime { now_ms } => Err(Refusal {
+                code: Code::InvalidField,
+                message: format!(
+                    "until: must lie ahead, by at most 366 days; the database's clock says {}",
+                    format_utc(now_ms)
+                ),
+                field: "until".into(),
+            }),
         }
+    }
+}
+
+/// When the cordon ends. A time that is over is found in the transaction, by the database's clock.
+fn until(request: &v1::CordonRequest, on: bool) -> Result<Until, Status> {
+    let refuse = |field: &str, message: &str| Err(invalid(Invalid::new(field, message.to_owned())));
+    let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+    match (request.until_ms, request.for_ms) {
+        (0, 0) => Ok(Until::Lifted),
+        _ if !on => refuse(
+            "until_ms",
+            "only a cordon ends by itself; leave until_ms and for_ms out",
+        ),
+        (until, 0) => Ok(Until::Time(ms(until))),
+        (0, within) if within <= DURATION_MS_MAX => Ok(Until::Within(ms(within))),
+        (0, _) => refuse("for_ms", "must be at most 31,622,400,000 ms (366 days)"),
+        (_, _) => refuse("until_ms", "is given together with for_ms; give one of them"),
     }
 }
 
@@ -128,6 +204,7 @@ fn to_wire(row: &RunnerRow, lost_after_ms: i64) -> v1::Runner {
         cordoned_by: row.cordoned_by.clone().unwrap_or_default(),
         cordon_reason: row.cordon_reason.clone().unwrap_or_default(),
         cordoned_at_ms: row.cordoned_at_ms.map_or(0, time_to_wire),
+        cordon_until_ms: row.cordon_until_ms.map_or(0, time_to_wire),
         host_cordoned: row.host_cordoned,
         start_no: u64::try_from(row.start_no).unwrap_or(0),
         host_facts: row.facts.clone(),

@@ -1,15 +1,18 @@
 //! The administration of the cluster as a whole.
 
-use super::{actor, check_reason, invalid, status};
+use super::{actor, check_reason, invalid};
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::alarms::{self, Kind};
+use crate::flow::status::{self, ClusterStatus};
 use std::sync::Arc;
 use systole_proto::convert::time_to_wire;
 use systole_proto::v1;
 use systole_proto::v1::cluster_admin_server::ClusterAdmin;
 use systole_shared::error::Invalid;
 use tonic::{Request, Response, Status};
+
+const DAY_MS: i64 = 86_400_000;
 
 pub struct Cluster {
     pub ctx: Arc<Context>,
@@ -20,7 +23,7 @@ impl ClusterAdmin for Cluster {
     async fn alarms(&self, _: Request<v1::AlarmsRequest>) -> Result<Response<v1::AlarmsResponse>, Status> {
         let alarms = alarms::open(&self.ctx)
             .await
-            .map_err(|error| status(&Refusal::from(error)))?;
+            .map_err(|error| super::status(&Refusal::from(error)))?;
         Ok(Response::new(v1::AlarmsResponse {
             alarms: alarms
                 .into_iter()
@@ -31,6 +34,17 @@ impl ClusterAdmin for Cluster {
                 })
                 .collect(),
         }))
+    }
+
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusResponse>, Status> {
+        let since_ms = match request.into_inner().since_ms {
+            0 => -DAY_MS,
+            ms => i64::try_from(ms).unwrap_or(i64::MAX),
+        };
+        let read = status::read(&self.ctx, since_ms)
+            .await
+            .map_err(|error| super::status(&Refusal::from(error)))?;
+        Ok(Response::new(to_wire(read)))
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Result<Response<v1::ConfirmResponse>, Status> {
@@ -45,7 +59,49 @@ impl ClusterAdmin for Cluster {
         })?;
         let message = alarms::confirm(&self.ctx, kind, &by, &request.reason)
             .await
-            .map_err(|refusal| status(&refusal))?;
+            .map_err(|refusal| super::status(&refusal))?;
         Ok(Response::new(v1::ConfirmResponse { message }))
+    }
+}
+
+fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let small = |count: i64| u32::try_from(count).unwrap_or(0);
+    let large = |count: i64| u64::try_from(count).unwrap_or(0);
+    v1::StatusResponse {
+        replicas: status
+            .replicas
+            .into_iter()
+            .map(|replica| v1::Replica {
+                name: replica.name,
+                version: replica.version,
+            })
+            .collect(),
+        database: status.database.into(),
+        database_version: status.database_version,
+        database_bytes: large(status.database_bytes),
+        hosts: Some(v1::HostCounts {
+            ready: number(status.hosts.ready),
+            cordoned: number(status.hosts.cordoned),
+            faulty: number(status.hosts.faulty),
+            lost: number(status.hosts.lost),
+            left: number(status.hosts.left),
+            slots: small(status.hosts.slots),
+            busy: small(status.hosts.busy),
+        }),
+        queued: large(status.queued),
+        oldest_queued_ms: large(status.oldest_queued_ms),
+        running: large(status.running),
+        since_ms: time_to_wire(status.since_ms),
+        ended_badly: status
+            .ended_badly
+            .into_iter()
+            .map(|row| v1::BadEnds {
+                kind: row.kind,
+                count: large(row.n),
+                newest_id: row.newest,
+            })
+            .collect(),
+        attention: status.attention,
     }
 }

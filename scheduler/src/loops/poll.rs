@@ -73,12 +73,30 @@ async fn tick(ctx: &Context) -> Result<(), StoreError> {
     // Before the ids are known here: they may have been moved past what these hosts have named.
     alarms::look_for_hosts_ahead(ctx, newest).await?;
     ctx.newest_task_id.fetch_max(newest, Ordering::Relaxed);
+    lift_cordons(ctx).await?;
     let (lanes, targets) = ctx.db.work().await?;
     ctx.parked.offer_all();
     if !lanes.is_empty() || !targets.is_empty() {
         ctx.wake.work_here(&lanes, &targets);
     }
     look_for_stops(ctx).await
+}
+
+/// Opens runners whose cordon is over, as far as the clock is believed. More than one step's worth waits for the next poll.
+async fn lift_cordons(ctx: &Context) -> Result<(), StoreError> {
+    // Without a write when nothing is due, so that an idle database stays idle.
+    if !ctx.db.cordons_over().await? {
+        return Ok(());
+    }
+    let Some(until_ms) = ctx.clock.until_ms() else {
+        return Ok(());
+    };
+    let lifted = ctx.db.lift_cordons(until_ms).await?;
+    if lifted > 0 {
+        tracing::info!(lifted, "cordons ended, as their time is over");
+        ctx.wake.everything();
+    }
+    Ok(())
 }
 
 async fn look_for_stops(ctx: &Context) -> Result<(), StoreError> {

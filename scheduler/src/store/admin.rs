@@ -1,6 +1,5 @@
-//! Changes by people and by time: cancel, cordon, admission of delayed tasks, retention.
+//! Changes by people and by time: cancel, admission of delayed tasks, retention.
 
-use super::audit::audit;
 use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::sql::Sql;
@@ -19,29 +18,6 @@ static SUPERSEDE_HELD: Sql = Sql::new(
     "supersede_held",
     "UPDATE task SET status = 9, terminating = 'superseded' WHERE status + 0 IN (3, 4, 9) \
        AND (terminating IS NULL OR terminating NOT IN ('superseded', 'user')) AND id {among:$1} RETURNING id, host, slot, start_no",
-);
-static CORDON: Sql = Sql::new(
-    "cordon",
-    "UPDATE runner SET cordoned = TRUE, cordoned_by = $3, cordon_reason = $4, cordoned_at_ms = {now} \
-     WHERE host = $1 AND ($2 = -1 OR slot = $2) AND NOT cordoned",
-);
-static UNCORDON: Sql = Sql::new(
-    "uncordon",
-    "UPDATE runner SET cordoned = FALSE, cordoned_by = NULL, cordon_reason = NULL, cordoned_at_ms = NULL \
-     WHERE host = $1 AND ($2 = -1 OR slot = $2) AND cordoned",
-);
-/// For slots that are added later.
-static CORDON_HOST: Sql = Sql::new(
-    "cordon_host",
-    "UPDATE host SET cordoned = TRUE, cordoned_by = $2, cordon_reason = $3, cordoned_at_ms = {now} WHERE host = $1 AND NOT cordoned",
-);
-static UNCORDON_HOST: Sql = Sql::new(
-    "uncordon_host",
-    "UPDATE host SET cordoned = FALSE, cordoned_by = NULL, cordon_reason = NULL, cordoned_at_ms = NULL WHERE host = $1 AND cordoned",
-);
-static RUNNERS_OF: Sql = Sql::new(
-    "runners_of",
-    "SELECT count(*) AS n FROM runner WHERE host = $1 AND ($2 = -1 OR slot = $2)",
 );
 static ADMIT: Sql = Sql::new(
     "admit",
@@ -105,11 +81,6 @@ static DELETE_KEYS: Sql = Sql::new(
 pub static STATEMENTS: &[&Sql] = &[
     &CANCEL_HELD,
     &SUPERSEDE_HELD,
-    &CORDON,
-    &UNCORDON,
-    &CORDON_HOST,
-    &UNCORDON_HOST,
-    &RUNNERS_OF,
     &ADMIT,
     &NEXT_DUE,
     &LANES_WITH_WORK,
@@ -203,53 +174,6 @@ pub struct Cleaned {
 }
 
 impl Db {
-    /// Changed slots; `None` when no such runner is known.
-    pub async fn set_cordon(
-        &self,
-        host: String,
-        slot: Option<u32>,
-        on: bool,
-        by: String,
-        reason: String,
-    ) -> Result<Option<u64>, StoreError> {
-        self.write("cordon", Class::Api, move |tx| {
-            let (host, by, reason) = (host.clone(), by.clone(), reason.clone());
-            Box::pin(async move {
-                let number = slot.map_or(-1, i64::from);
-                let known: Number = tx.one(&RUNNERS_OF, vec![host.as_str().into(), number.into()]).await?;
-                if known.n.unwrap_or(0) == 0 {
-                    return Ok(None);
-                }
-                // The host first, as everywhere.
-                let host_changed = match (slot, on) {
-                    (Some(_), _) => 0,
-                    (None, true) => {
-                        let args = vec![host.as_str().into(), by.as_str().into(), reason.as_str().into()];
-                        tx.exec(&CORDON_HOST, args).await?
-                    }
-                    (None, false) => tx.exec(&UNCORDON_HOST, vec![host.as_str().into()]).await?,
-                };
-                let changed = if on {
-                    let args = vec![
-                        host.as_str().into(),
-                        number.into(),
-                        by.as_str().into(),
-                        reason.as_str().into(),
-                    ];
-                    tx.exec(&CORDON, args).await?
-                } else {
-                    tx.exec(&UNCORDON, vec![host.as_str().into(), number.into()]).await?
-                };
-                if changed > 0 || host_changed > 0 {
-                    let subject = slot.map_or_else(|| host.clone(), |slot| format!("{host}/{slot}"));
-                    audit(tx, &by, if on { "cordon" } else { "uncordon" }, &subject, &reason).await?;
-                }
-                Ok(Some(changed))
-            })
-        })
-        .await
-    }
-
     /// Delayed tasks whose time has come, and is not after `until_ms`, become QUEUED, a bounded number. Also: ms until the
     /// next is due.
     pub async fn admit(&self, until_ms: i64) -> Result<(Vec<Admitted>, Option<i64>), StoreError> {

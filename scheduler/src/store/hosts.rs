@@ -88,8 +88,9 @@ static DROP_SURPLUS: Sql = Sql::new(
 /// New slots of a host that is cordoned are so, too.
 static PUT_RUNNERS: Sql = Sql::new(
     "put_runners",
-    "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms, cordoned, cordoned_by, cordon_reason, cordoned_at_ms) \
-     SELECT h.host, CAST(e.value AS BIGINT), $2, $3, 0, {now}, h.cordoned, h.cordoned_by, h.cordon_reason, h.cordoned_at_ms \
+    "INSERT INTO runner (host, slot, instance_id, start_no, seq, seen_ms, cordoned, cordoned_by, cordon_reason, cordoned_at_ms, \
+       cordon_until_ms) \
+     SELECT h.host, CAST(e.value AS BIGINT), $2, $3, 0, {now}, h.cordoned, h.cordoned_by, h.cordon_reason, h.cordoned_at_ms, h.cordon_until_ms \
      FROM {each:$4} JOIN host AS h ON {is:h.host,$1} WHERE TRUE ON CONFLICT DO NOTHING",
 );
 /// Of all slots at once, by the process that holds them; an older word than the last changes nothing.
@@ -106,6 +107,10 @@ static SET_SLOT_LABELS: Sql = Sql::new(
 static FORGET_HOSTS: Sql = Sql::new(
     "forget_hosts",
     "DELETE FROM host WHERE NOT EXISTS (SELECT 1 FROM runner WHERE runner.host = host.host)",
+);
+static FORGET_REPLICAS: Sql = Sql::new(
+    "forget_replicas",
+    "DELETE FROM replica WHERE seen_ms < {now} - $1 AND seen_ms < $2 - $1",
 );
 static FORGET_RUNNERS: Sql = Sql::new(
     "forget_runners",
@@ -132,6 +137,7 @@ pub static STATEMENTS: &[&Sql] = &[
     &SET_SLOT_LABELS,
     &FORGET_HOSTS,
     &FORGET_RUNNERS,
+    &FORGET_REPLICAS,
 ];
 
 /// The first beat of a process, or of a slot.
@@ -234,6 +240,8 @@ impl Db {
                 if gone > 0 {
                     tx.exec(&FORGET_HOSTS, vec![]).await?;
                 }
+                tx.exec(&FORGET_REPLICAS, vec![unseen_ms.into(), until_ms.into()])
+                    .await?;
                 tx.exec(&FORGET_REPLACED, vec![unseen_ms.into(), until_ms.into()])
                     .await?;
                 Ok(gone)
@@ -241,6 +249,12 @@ impl Db {
         })
         .await
     }
+}
+
+/// Locks a host before its runners. False: no such host is known.
+pub async fn lock_host(tx: &mut Tx, host: &str) -> Result<bool, StoreError> {
+    let row: Option<HostRow> = tx.opt(&LOCK_HOST, vec![host.into()]).await?;
+    Ok(row.is_some())
 }
 
 /// The rows are locked.

@@ -18,10 +18,12 @@ pub mod audit;
 pub mod beats;
 pub mod claims;
 pub mod clocks;
+pub mod cordon;
 pub mod db;
 pub mod error;
 pub mod fetch;
 pub mod finish;
+pub mod forget;
 pub mod holds;
 pub mod hosts;
 pub mod jobs;
@@ -33,6 +35,7 @@ pub mod output;
 pub mod read;
 pub mod setup;
 pub mod sql;
+pub mod status;
 pub mod submit;
 pub mod tokens;
 
@@ -47,8 +50,10 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         beats::STATEMENTS,
         claims::STATEMENTS,
         clocks::STATEMENTS,
+        cordon::STATEMENTS,
         fetch::STATEMENTS,
         finish::STATEMENTS,
+        forget::STATEMENTS,
         holds::STATEMENTS,
         hosts::STATEMENTS,
         jobs::STATEMENTS,
@@ -64,6 +69,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         output::STATEMENTS,
         read::STATEMENTS,
         setup::STATEMENTS,
+        status::STATEMENTS,
         submit::STATEMENTS,
         tokens::STATEMENTS,
     ]

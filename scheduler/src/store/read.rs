@@ -54,7 +54,7 @@ static NEWEST_ID_SQLITE: Sql = Sql::new(
 static RUNNERS: Sql = Sql::new(
     "runners",
     "SELECT r.host, r.slot, r.start_no, r.seen_ms, {now} - r.seen_ms AS age_ms, {now} AS now_ms, r.leaving, r.task_id, r.cordoned, \
-       r.cordoned_by, r.cordon_reason, r.cordoned_at_ms, r.fault, r.fault_detail, r.fault_at_ms, h.cordoned AS host_cordoned, h.queues, h.labels, r.labels AS slot_labels, h.version, h.facts, h.clock_skew_ms, \
+       r.cordoned_by, r.cordon_reason, r.cordoned_at_ms, r.cordon_until_ms, r.fault, r.fault_detail, r.fault_at_ms, h.cordoned AS host_cordoned, h.queues, h.labels, r.labels AS slot_labels, h.version, h.facts, h.clock_skew_ms, \
        t.status AS task_status, COALESCE(t.started_at_ms, t.dispatched_at_ms) AS busy_since_ms \
      FROM runner AS r JOIN host AS h ON h.host = r.host LEFT JOIN task AS t ON t.id = r.task_id \
      WHERE (r.host > $1 OR (r.host = $1 AND r.slot > $2)) AND ($3 = '' OR r.host = $3) ORDER BY r.host, r.slot LIMIT $4",
@@ -280,6 +280,8 @@ pub struct RunnerRow {
     pub cordoned_by: Option<String>,
     pub cordon_reason: Option<String>,
     pub cordoned_at_ms: Option<i64>,
+    /// `None`: until somebody lifts it.
+    pub cordon_until_ms: Option<i64>,
     pub fault: Option<String>,
     pub fault_detail: Option<String>,
     pub fault_at_ms: Option<i64>,

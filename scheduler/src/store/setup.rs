@@ -23,8 +23,8 @@ static SQLITE_FACTS: Sql = Sql::new("sqlite_facts", "SELECT sqlite_version() AS 
 static NOW: Sql = Sql::new("now", "SELECT {now} AS now_ms");
 static TICK: Sql = Sql::new(
     "tick",
-    "INSERT INTO setting (name, value) VALUES ('last_tick', $1) ON CONFLICT (name) DO UPDATE SET value = excluded.value \
-     RETURNING {now} AS now_ms",
+    "INSERT INTO replica (name, version, seen_ms) VALUES ($1, $2, {now}) \
+     ON CONFLICT (name) DO UPDATE SET version = excluded.version, seen_ms = excluded.seen_ms RETURNING {now} AS now_ms",
 );
 
 #[derive(sqlx::FromRow)]
@@ -139,7 +139,8 @@ impl Db {
     pub async fn tick(&self, replica: String) -> Result<i64, StoreError> {
         self.write("tick", Class::Beats, move |tx| {
             let replica = replica.clone();
-            Box::pin(async move { Ok(tx.one::<Now>(&TICK, vec![replica.into()]).await?.now_ms) })
+            let args = vec![replica.into(), env!("CARGO_PKG_VERSION").into()];
+            Box::pin(async move { Ok(tx.one::<Now>(&TICK, args).await?.now_ms) })
         })
         .await
     }

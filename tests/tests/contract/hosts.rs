@@ -147,6 +147,7 @@ async fn a_slot_that_is_added_to_a_cordoned_host_is_cordoned(db: TestDb) {
     let request = |runner: &str| v1::CordonRequest {
         runners: vec![runner.into()],
         reason: "kernel".into(),
+        ..v1::CordonRequest::default()
     };
     let changed = |response: tonic::Response<v1::CordonResponse>| response.into_inner().results[0].changed;
     let cordoned = || async {

@@ -2,6 +2,7 @@
 
 mod callbacks;
 mod claims;
+mod cordons;
 mod environment;
 mod fetch;
 mod holds;
@@ -867,6 +868,7 @@ async fn a_task_aimed_at_a_cordoned_host_neither_spins_nor_blocks_others(db: Tes
     let cordon = v1::CordonRequest {
         runners: vec!["a".into()],
         reason: String::new(),
+        ..v1::CordonRequest::default()
     };
     replica.admin().cordon(cordon).await.expect("cordon");
     let parked = tokio::spawn(async move { aimed_at.idle_parked(900).await });
@@ -1081,6 +1083,7 @@ async fn a_cordoned_runner_gets_nothing_new(db: TestDb) {
     let request = |runner: &str| v1::CordonRequest {
         runners: vec![runner.into(), "nobody".into()],
         reason: "kernel".into(),
+        ..v1::CordonRequest::default()
     };
     let results = replica
         .admin()

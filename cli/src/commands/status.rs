@@ -1,0 +1,120 @@
+//! `systole status`: the cluster on one screen. The exit status says whether a person is needed.
+
+use crate::args::{Format, Global, StatusArgs};
+use crate::client::Client;
+use crate::exit_code;
+use crate::failure::Failure;
+use crate::output::{self, Output, json, text};
+use systole_proto::v1;
+use systole_shared::time::format_duration;
+
+pub async fn run(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
+    let output = Output::new(global);
+    let client = Client::new(global)?;
+    let request = v1::StatusRequest {
+        since_ms: args.since.map_or(0, |ms| u64::try_from(ms).unwrap_or(0)),
+    };
+    let status = client.status(request).await?;
+    match output.format {
+        Format::Json | Format::Jsonl => json::object(&json::Status::from(&status)),
+        Format::Id => status
+            .attention
+            .iter()
+            .for_each(|line| output::line(&text::clean(line))),
+        Format::Table | Format::Wide => screen(&status).iter().for_each(|line| output::line(line)),
+    }
+    Ok(if status.attention.is_empty() {
+        exit_code::OK
+    } else {
+        exit_code::NO
+    })
+}
+
+fn screen(status: &v1::StatusResponse) -> Vec<String> {
+    let hosts = status.hosts.unwrap_or_default();
+    let replicas: Vec<String> = status
+        .replicas
+        .iter()
+        .map(|replica| format!("{} ({})", text::clean(&replica.name), text::clean(&replica.version)))
+        .collect();
+    let mut lines = vec![
+        format!("replicas  {}  {}", replicas.len(), replicas.join(", ")),
+        format!(
+            "database  {} {}, {}",
+            status.database,
+            text::clean(&status.database_version),
+            text::size(status.database_bytes)
+        ),
+        format!(
+            "hosts     {} ready, {} cordoned, {} faulty, {} lost, {} left; {} of {} slots busy",
+            hosts.ready, hosts.cordoned, hosts.faulty, hosts.lost, hosts.left, hosts.busy, hosts.slots
+        ),
+        match status.queued {
+            0 => format!("tasks     {} running, none waits", status.running),
+            queued => format!(
+                "tasks     {} running, {queued} queued, the oldest for {}",
+                status.running,
+                format_duration(status.oldest_queued_ms)
+            ),
+        },
+        format!("since     {}", text::full_time(status.since_ms)),
+    ];
+    if status.ended_badly.is_empty() {
+        lines.push("ended badly  nothing".into());
+    }
+    for ends in &status.ended_badly {
+        lines.push(format!(
+            "  {:>6}  {}  (newest: {})",
+            ends.count,
+            text::clean(&ends.kind).replace('_', " "),
+            ends.newest_id
+        ));
+    }
+    if status.attention.is_empty() {
+        lines.push("nothing needs a person".into());
+    } else {
+        lines.push("needs a person:".into());
+        lines.extend(status.attention.iter().map(|line| format!("  * {}", text::clean(line))));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_screen_says_what_needs_a_person() {
+        let mut status = v1::StatusResponse {
+            database: "sqlite".into(),
+            database_version: "3.50".into(),
+            database_bytes: 4096,
+            queued: 3,
+            oldest_queued_ms: 61_000,
+            hosts: Some(v1::HostCounts {
+                ready: 1,
+                lost: 1,
+                ..v1::HostCounts::default()
+            }),
+            ended_badly: vec![v1::BadEnds {
+                kind: "exit_code".into(),
+                count: 2,
+                newest_id: 9,
+            }],
+            ..v1::StatusResponse::default()
+        };
+        let calm = screen(&status).join("\n");
+        for part in [
+            "3 queued",
+            "1 ready",
+            "1 lost",
+            "2  exit code  (newest: 9)",
+            "nothing needs a person",
+        ] {
+            assert!(calm.contains(part), "{part}: {calm}");
+        }
+        status.attention.push("host a\x1b is lost".into());
+        let loud = screen(&status);
+        assert_eq!(loud[loud.len() - 2..], ["needs a person:", "  * host a^[ is lost"]);
+    }
+}

@@ -1,0 +1,262 @@
+//! The cluster on one screen, and what of it needs a person.
+
+use super::alarms;
+use crate::context::Context;
+use crate::store::StoreError;
+use crate::store::status::{BadRow, HostRow, ReplicaRow};
+use systole_shared::policy::host_fault::words;
+use systole_shared::policy::lane::{Lane, serves};
+use systole_shared::policy::why::RunnerView;
+use systole_shared::task::TaskState;
+
+/// A replica that has not written for this long is not there.
+const REPLICA_MS: i64 = 15_000;
+/// The newest tasks of each state that are looked at.
+const ENDS_MAX: i64 = 10_000;
+/// Lines of one kind.
+const LINES_MAX: usize = 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostState {
+    Ready,
+    Cordoned,
+    Faulty,
+    Lost,
+    Left,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Hosts {
+    pub ready: usize,
+    pub cordoned: usize,
+    pub faulty: usize,
+    pub lost: usize,
+    pub left: usize,
+    pub slots: i64,
+    pub busy: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct ClusterStatus {
+    pub replicas: Vec<ReplicaRow>,
+    /// `postgres` or `sqlite`.
+    pub database: &'static str,
+    pub database_version: String,
+    pub database_bytes: i64,
+    pub hosts: Hosts,
+    pub queued: i64,
+    pub oldest_queued_ms: i64,
+    pub running: i64,
+    pub since_ms: i64,
+    pub ended_badly: Vec<BadRow>,
+    /// What needs a person, one sentence each.
+    pub attention: Vec<String>,
+}
+
+/// `since_ms`: by the database's clock; negative: so long ago.
+pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreError> {
+    let view = ctx.fleet.view(&ctx.db, ctx.lost_after_ms()).await?;
+    let now_ms = ctx.db.now_ms().await?;
+    let since_ms = if since_ms < 0 { now_ms + since_ms } else { since_ms };
+    let replicas = ctx.db.replicas(REPLICA_MS).await?;
+    let size = ctx.db.size().await?;
+    let rows = ctx.db.host_states().await?;
+    let live = ctx.metrics.live_tasks(&ctx.db).await?;
+    let ended_badly = ctx.db.ended_badly(since_ms, ENDS_MAX).await?;
+    let mut attention: Vec<String> = alarms::open(ctx)
+        .await?
+        .into_iter()
+        .map(|alarm| alarm.message)
+        .collect();
+    let (hosts, unwell) = count_hosts(&rows, ctx.lost_after_ms());
+    attention.extend(bounded(unwell));
+    let (lanes, targets) = ctx.db.work().await?;
+    let lanes: Vec<Lane> = lanes.into_iter().filter_map(|id| ctx.lanes.lane(id)).collect();
+    attention.extend(bounded(unservable(&lanes, &targets, &view.runners)));
+    for row in &ended_badly {
+        if row.kind == "runner_lost" {
+            attention.push(format!(
+                "{} tasks ended as lost with their runners, and whether they finished is not known; the newest: systole show {}",
+                row.n, row.newest
+            ));
+        }
+    }
+    let of = |state: TaskState| live.iter().find(|row| row.status == i64::from(state.number()));
+    Ok(ClusterStatus {
+        replicas,
+        database: match ctx.db.dialect() {
+            crate::store::sql::Dialect::Postgres => "postgres",
+            crate::store::sql::Dialect::Sqlite => "sqlite",
+        },
+        database_version: size.version,
+        database_bytes: size.bytes,
+        hosts,
+        queued: of(TaskState::Queued).map_or(0, |row| row.count),
+        oldest_queued_ms: of(TaskState::Queued).and_then(|row| row.oldest_ms).unwrap_or(0).max(0),
+        running: of(TaskState::Running).map_or(0, |row| row.count),
+        since_ms,
+        ended_badly,
+        attention,
+    })
+}
+
+fn bounded(mut lines: Vec<String>) -> Vec<String> {
+    let more = lines.len().saturating_sub(LINES_MAX);
+    if more > 0 {
+        lines.truncate(LINES_MAX);
+        lines.push(format!("… and {more} more of this kind"));
+    }
+    lines
+}
+
+/// One word for a host: the worst of what is true of it. It is cordoned when no slot of it is open.
+fn host_state(row: &HostRow, lost_after_ms: i64) -> HostState {
+    if row.gone == row.slots {
+        HostState::Left
+    } else if row.age_ms >= lost_after_ms {
+        HostState::Lost
+    } else if row.fault.is_some() {
+        HostState::Faulty
+    } else if row.cordoned == row.slots {
+        HostState::Cordoned
+    } else {
+        HostState::Ready
+    }
+}
+
+/// How many hosts are what, and a line for each that needs a person. One that was cordoned and is lost is expected to be.
+fn count_hosts(rows: &[HostRow], lost_after_ms: i64) -> (Hosts, Vec<String>) {
+    let mut hosts = Hosts::default();
+    let mut unwell = Vec::new();
+    for row in rows {
+        hosts.slots += row.slots;
+        hosts.busy += row.busy;
+        match host_state(row, lost_after_ms) {
+            HostState::Ready => hosts.ready += 1,
+            HostState::Cordoned => hosts.cordoned += 1,
+            HostState::Left => hosts.left += 1,
+            HostState::Faulty => {
+                hosts.faulty += 1;
+                let what = row.fault.as_deref().map(words).unwrap_or_default();
+                unwell.push(format!(
+                    "host {} is faulty ({what}): systole runners ls {}",
+                    row.host, row.host
+                ));
+            }
+            HostState::Lost => {
+                hosts.lost += 1;
+                if row.cordoned < row.slots {
+                    unwell.push(format!(
+                        "host {} is lost; when it is gone for good: systole runners rm {}",
+                        row.host, row.host
+                    ));
+                }
+            }
+        }
+    }
+    (hosts, unwell)
+}
+
+/// QUEUED tasks that no live runner fits, whatever it is doing now; lanes of several priorities are one line.
+fn unservable(lanes: &[Lane], targets: &[String], runners: &[RunnerView]) -> Vec<String> {
+    let mut lines: Vec<String> = lanes
+        .iter()
+        .filter(|lane| {
+            !runners
+                .iter()
+                .any(|runner| runner.live && serves(&runner.queues, &runner.labels, lane))
+        })
+        .map(|lane| {
+            let require: Vec<String> = lane
+                .require
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            let labels = if require.is_empty() {
+                String::new()
+            } else {
+                format!(" with {}", require.join(" "))
+            };
+            format!(
+                "tasks of queue {}{labels} wait, and no live runner serves them",
+                lane.queue
+            )
+        })
+        .collect();
+    lines.extend(
+        targets
+            .iter()
+            .filter(|host| !runners.iter().any(|runner| runner.live && runner.id.host == **host))
+            .map(|host| format!("tasks for host {host} wait, and it is not live")),
+    );
+    lines.sort_unstable();
+    lines.dedup();
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use systole_shared::id::RunnerId;
+
+    fn host(age_ms: i64, gone: i64, cordoned: i64, fault: Option<&str>) -> HostRow {
+        HostRow {
+            host: "a".into(),
+            age_ms,
+            slots: 2,
+            gone,
+            busy: 0,
+            cordoned,
+            fault: fault.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn a_host_is_the_worst_of_what_is_true_of_it() {
+        let state = |row: HostRow| host_state(&row, 100);
+        assert_eq!(state(host(0, 0, 0, None)), HostState::Ready);
+        assert_eq!(state(host(0, 0, 1, None)), HostState::Ready);
+        assert_eq!(state(host(0, 1, 2, None)), HostState::Cordoned);
+        assert_eq!(state(host(0, 0, 2, Some("disk_full"))), HostState::Faulty);
+        assert_eq!(state(host(100, 0, 0, Some("disk_full"))), HostState::Lost);
+        assert_eq!(state(host(100, 2, 0, None)), HostState::Left);
+    }
+
+    #[test]
+    fn a_lost_host_needs_a_person_unless_it_was_cordoned() {
+        let needs = |row: HostRow| count_hosts(&[row], 100).1.len();
+        assert_eq!(needs(host(100, 0, 0, None)), 1);
+        assert_eq!(needs(host(100, 0, 2, None)), 0);
+        assert_eq!(needs(host(0, 0, 0, Some("disk_full"))), 1);
+        assert_eq!(needs(host(100, 2, 0, None)), 0);
+    }
+
+    #[test]
+    fn what_no_live_runner_fits_is_named_once() {
+        let runner = |live| RunnerView {
+            id: RunnerId::new("a", 0),
+            queues: vec!["default".into()],
+            labels: BTreeMap::new(),
+            live,
+            cordoned: false,
+            fault: None,
+            busy: Some((1, 0)),
+        };
+        let lane = |queue: &str, priority| Lane {
+            queue: queue.into(),
+            require: BTreeMap::new(),
+            priority,
+        };
+        let lanes = [lane("default", 5), lane("gpu", 1), lane("gpu", 2)];
+        let lines = unservable(&lanes, &["a".into(), "b".into()], &[runner(true)]);
+        assert_eq!(
+            lines,
+            [
+                "tasks for host b wait, and it is not live",
+                "tasks of queue gpu wait, and no live runner serves them"
+            ]
+        );
+        assert_eq!(unservable(&lanes, &["a".into()], &[runner(false)]).len(), 3);
+    }
+}
