@@ -6,6 +6,7 @@
 mod jobs;
 
 use crate::args::Global;
+use crate::context;
 use crate::failure::{Failure, cause, io_cause, is_refused_connection, is_transient};
 use crate::paths::{self, Role};
 use crate::url::Url;
@@ -48,10 +49,20 @@ pub struct Client {
     /// Some answer was received.
     answered: AtomicBool,
     authorization: MetadataValue<Ascii>,
+    /// Name of the context that led here.
+    context: Option<String>,
+}
+
+/// Addresses of a client: of its context, if it has one.
+pub fn urls(global: &Global) -> Result<Vec<Url>, Failure> {
+    match context::chosen(global)? {
+        Some(chosen) => chosen.urls(),
+        None => service_urls(global),
+    }
 }
 
 /// Addresses of the command line, else of the environment, else this machine.
-pub fn urls(global: &Global) -> Result<Vec<Url>, Failure> {
+pub fn service_urls(global: &Global) -> Result<Vec<Url>, Failure> {
     if !global.url.is_empty() {
         return Ok(global.url.clone());
     }
@@ -67,11 +78,20 @@ pub fn urls(global: &Global) -> Result<Vec<Url>, Failure> {
 
 /// The certificate authority to trust, PEM: the one that is named, else what a scheduler of this user left here.
 pub fn ca_pem(global: &Global, urls: &[Url]) -> Result<Option<Vec<u8>>, Failure> {
-    let (path, option) = match (&global.ca, paths::variable("SYSTOLE_CA"), paths::found_ca(urls)) {
-        (Some(path), ..) => (path.clone(), "--ca"),
-        (None, Some(path), _) => (PathBuf::from(path), "SYSTOLE_CA"),
-        (None, None, Some(path)) => (path, "the authority of this scheduler"),
-        (None, None, None) => return Ok(None),
+    let chosen = context::chosen(global)?;
+    let explicit = chosen.as_ref().is_some_and(|chosen| chosen.explicit);
+    let of_context = chosen.and_then(|chosen| chosen.context.ca);
+    let variable = paths::variable("SYSTOLE_CA").map(PathBuf::from);
+    let candidates = [
+        (global.ca.clone(), "--ca"),
+        (of_context.clone().filter(|_| explicit), "the context's authority"),
+        (variable.filter(|_| !explicit), "SYSTOLE_CA"),
+        (of_context, "the context's authority"),
+        (paths::found_ca(urls), "the authority of this scheduler"),
+    ];
+    let found = candidates.into_iter().find_map(|(path, option)| Some((path?, option)));
+    let Some((path, option)) = found else {
+        return Ok(None);
     };
     let pem = std::fs::read(&path).map_err(|error| {
         Failure::usage(format!(
@@ -120,7 +140,16 @@ impl Client {
         } else {
             None
         };
-        let named = paths::variable("SYSTOLE_TOKEN_FILE").map(PathBuf::from);
+        let chosen = context::chosen(global)?;
+        let explicit = chosen.as_ref().is_some_and(|chosen| chosen.explicit);
+        let name = chosen.as_ref().map(|chosen| chosen.name.clone());
+        let of_context = chosen.and_then(|chosen| chosen.context.token_file);
+        let variable = paths::variable("SYSTOLE_TOKEN_FILE").map(PathBuf::from);
+        let named = if explicit {
+            of_context.or(variable)
+        } else {
+            variable.or(of_context)
+        };
         let token = token(&urls, named.as_deref(), Role::Admin)?;
         let mut authorization: MetadataValue<Ascii> = format!("Bearer {token}")
             .parse()
@@ -138,11 +167,20 @@ impl Client {
             current: AtomicUsize::new(0),
             answered: AtomicBool::new(false),
             authorization,
+            context: name,
         })
     }
 
     fn target(&self) -> &Target {
         &self.targets[self.current.load(Ordering::Relaxed) % self.targets.len()]
+    }
+
+    /// Which cluster a question is about, so that nobody answers it for another one.
+    pub fn place(&self) -> String {
+        match &self.context {
+            Some(name) => format!("context {name} ({})", self.url()),
+            None => self.url().to_string(),
+        }
     }
 
     /// The address in use.
@@ -365,6 +403,14 @@ impl Client {
         }
     }
 
+    pub async fn create_join_token(
+        &self,
+        request: v1::CreateJoinTokenRequest,
+    ) -> Result<v1::CreateJoinTokenResponse, Failure> {
+        self.unary(|| async { self.access().create_join_token(self.request(request.clone())).await })
+            .await
+    }
+
     pub async fn audit(&self, request: v1::ListAuditRequest) -> Result<v1::ListAuditResponse, Failure> {
         self.unary(|| async { self.access().list_audit(self.request(request.clone())).await })
             .await
@@ -422,7 +468,7 @@ pub fn cause_of(status: &Status) -> String {
     }
 }
 
-fn endpoint(url: &Url, ca: Option<&[u8]>) -> Result<Endpoint, Failure> {
+pub fn endpoint(url: &Url, ca: Option<&[u8]>) -> Result<Endpoint, Failure> {
     let bad = |error: tonic::transport::Error| Failure::usage(format!("{url}: {}", deepest(&error)));
     let endpoint = Endpoint::from_shared(url.as_str().to_owned())
         .and_then(|endpoint| endpoint.user_agent(concat!("systole/", env!("CARGO_PKG_VERSION"))))

@@ -6,11 +6,13 @@
 mod args;
 mod client;
 mod commands;
+mod context;
 mod exit_code;
 mod failure;
 mod follow;
 mod output;
 mod paths;
+mod pinned;
 mod service;
 mod spec;
 mod url;

@@ -28,6 +28,11 @@ pub fn data_dir() -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure::usage("neither HOME nor XDG_DATA_HOME is set; name a folder with --data-dir"))
 }
 
+/// The named clusters of this user.
+pub fn contexts_file() -> Option<PathBuf> {
+    base_dir(variable("XDG_CONFIG_HOME"), variable("HOME"), ".config").map(|path| path.join("contexts.json"))
+}
+
 /// Tokens of the scheduler at this host and port.
 fn token_dir(host: &str, port: u16) -> Option<PathBuf> {
     let host = if host == "localhost" { "127.0.0.1" } else { host };

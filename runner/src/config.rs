@@ -1,6 +1,7 @@
 //! What a runner process is told at its start, and whether it makes sense.
 
 use crate::RunnerError;
+use crate::credential::Credential;
 use crate::kept::Keep;
 use crate::warden::client::Origin;
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub struct RunnerConfig {
     pub token: String,
     /// An additional certificate authority to trust, PEM.
     pub ca_pem: Option<Vec<u8>>,
+    /// Where this host has joined: the token is its own and gets another secret after this time.
+    pub joined: Option<(Credential, Duration)>,
     /// Name of this host; `[a-zA-Z0-9._-]`, 1 to 63 characters.
     pub host: String,
     /// 1 to 4096.
@@ -104,6 +107,7 @@ pub(crate) mod tests {
             urls: vec!["http://127.0.0.1:1".into()],
             token: "secret".into(),
             ca_pem: None,
+            joined: None,
             host: "h".into(),
             slots: 1,
             queues: Vec::new(),

@@ -16,6 +16,8 @@ pub enum RunnerError {
     BadToken,
     #[error("the certificate authority cannot be used: {0}; give a PEM file with at least one certificate")]
     BadCa(String),
+    #[error("the credential {0} cannot be used: {1}")]
+    Credential(PathBuf, String),
     /// Host name, slots, queues or labels.
     #[error("{0}")]
     Invalid(#[from] Invalid),

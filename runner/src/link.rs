@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use systole_proto::convert::{CLUSTER_KEY, RECORDED_KEY};
 use systole_proto::v1;
+use systole_proto::v1::access_service_client::AccessServiceClient;
 use systole_proto::v1::runner_service_client::RunnerServiceClient;
 use systole_shared::limits::{BEAT_BYTES_MAX, MESSAGE_BYTES_MAX};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -51,7 +52,8 @@ pub enum Trouble {
 
 pub struct Link {
     endpoints: Vec<Endpoint>,
-    token: MetadataValue<Ascii>,
+    /// Another one after a rotation.
+    token: Mutex<MetadataValue<Ascii>>,
     current: Mutex<Current>,
     complained: Mutex<HashMap<Trouble, Instant>>,
 }
@@ -76,13 +78,7 @@ impl Link {
             .map(|url| endpoint(url, config.ca_pem.as_deref()))
             .collect::<Result<_, _>>()?;
         let first = endpoints.first().ok_or(RunnerError::NoUrl)?;
-        if config.token.is_empty() {
-            return Err(RunnerError::BadToken);
-        }
-        let mut token: MetadataValue<Ascii> = format!("Bearer {}", config.token)
-            .parse()
-            .map_err(|_| RunnerError::BadToken)?;
-        token.set_sensitive(true);
+        let token = Mutex::new(bearer(&config.token)?);
         let channel = first.connect_lazy();
         Ok(Self {
             endpoints,
@@ -128,6 +124,32 @@ impl Link {
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
         within(deadline, client.upload_output(self.request(upload, deadline))).await
+    }
+
+    /// Asks that `secret_sha256` takes the place of the token's secret; `secret` is the present one or the new one.
+    /// True when it has.
+    pub async fn rotate_token(&self, secret: &str, secret_sha256: &str) -> Result<bool, Status> {
+        let (channel, generation) = self.channel();
+        let mut client = AccessServiceClient::new(channel);
+        let message = v1::RotateTokenRequest {
+            secret_sha256: secret_sha256.to_owned(),
+        };
+        let mut request = self.request(message, CONNECT_TIMEOUT);
+        let token = bearer(secret).map_err(|error| Status::internal(error.to_string()))?;
+        request.metadata_mut().insert("authorization", token);
+        let answer = within(CONNECT_TIMEOUT, client.rotate_token(request)).await;
+        if let Err(status) = &answer
+            && matches!(classify(status), Missed::Unanswered(_))
+        {
+            self.rotate(generation);
+        }
+        answer.map(|answer| answer.replaced)
+    }
+
+    /// From now on this is the token.
+    pub fn set_token(&self, secret: &str) -> Result<(), RunnerError> {
+        *locked(&self.token) = bearer(secret)?;
+        Ok(())
     }
 
     /// Waits for somebody who reads a full output.
@@ -206,10 +228,21 @@ impl Link {
 
     fn request<T>(&self, message: T, deadline: Duration) -> Request<T> {
         let mut request = Request::new(message);
-        request.metadata_mut().insert("authorization", self.token.clone());
+        request
+            .metadata_mut()
+            .insert("authorization", locked(&self.token).clone());
         request.set_timeout(deadline);
         request
     }
+}
+
+fn bearer(secret: &str) -> Result<MetadataValue<Ascii>, RunnerError> {
+    if secret.is_empty() {
+        return Err(RunnerError::BadToken);
+    }
+    let mut token: MetadataValue<Ascii> = format!("Bearer {secret}").parse().map_err(|_| RunnerError::BadToken)?;
+    token.set_sensitive(true);
+    Ok(token)
 }
 
 fn metadata<'a>(status: &'a Status, key: &str) -> &'a str {

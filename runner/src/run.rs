@@ -8,7 +8,7 @@ use crate::shutdown::Shutdown;
 use crate::state_dir::AgentDir;
 use crate::warden::Plan;
 use crate::warden::client::{Client, Inventory, Origin};
-use crate::{host, policy, protect};
+use crate::{host, policy, protect, rotate};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -67,6 +67,10 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         warden: Arc::clone(&warden),
         shutdown: shutdown.clone(),
         max_task_id: AtomicI64::new(greeting.max_task_id),
+    });
+    let _rotating = context.config.joined.clone().map(|(credential, every)| {
+        let (link, data_dir) = (Arc::clone(&context.link), context.config.data_dir.clone());
+        AbortOnDropHandle::new(tokio::spawn(rotate::run(link, data_dir, credential, every)))
     });
     let serving: Vec<_> = (0..READERS_AT_ONCE)
         .map(|_| AbortOnDropHandle::new(tokio::spawn(serve::run(Arc::clone(&context)))))

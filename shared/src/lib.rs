@@ -11,6 +11,7 @@ pub mod id;
 pub mod job;
 pub mod limits;
 pub mod policy;
+pub mod secret;
 pub mod task;
 pub mod time;
 pub mod trigger;

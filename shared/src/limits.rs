@@ -122,6 +122,14 @@ pub const REPLACEMENTS_MAX: u32 = 3;
 pub const CALLBACK_TRIES_MAX: u32 = 8;
 /// Tokens of one cluster, revoked and expired ones included until they are forgotten.
 pub const TOKENS_MAX: usize = 1_000;
+/// How long a host may join with a join token, ms (15 minutes).
+pub const JOIN_VALID_MS: i64 = 15 * 60_000;
+/// How often a host that joined gives its token another secret, ms (7 days).
+pub const ROTATE_EVERY_MS: u64 = 7 * 24 * 3_600_000;
+/// How long a used or expired join token is known, so that who comes late is told why, ms (1 day).
+pub const JOIN_GONE_KEEP_MS: i64 = 24 * 3_600_000;
+/// Join tokens at once, used and expired ones included until they are forgotten.
+pub const JOIN_TOKENS_MAX: i64 = 5_000;
 /// How long a revoked or expired token is listed, ms (30 days).
 pub const TOKEN_GONE_KEEP_MS: i64 = 30 * 24 * 3_600_000;
 /// Calls under way at once on one connection.

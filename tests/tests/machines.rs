@@ -2,14 +2,19 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
+use systole_proto::v1;
+use systole_proto::v1::access_service_client::AccessServiceClient;
+use systole_scheduler::auth;
 use systole_scheduler::config::{SelfSigned, Tls};
-use systole_tests::replica::Replica;
-use systole_tests::system::{System, http_get, until};
+use systole_tests::replica::{Replica, Token};
+use systole_tests::system::{Process, Said, System, binary, http_get, until};
 use systole_tests::{TestDb, on_both_databases, tls, wait};
 
 on_both_databases!(
     replicas_share_the_authority_and_the_database_never_has_its_key,
     a_server_certificate_is_renewed_by_itself,
+    of_two_hosts_with_one_join_token_one_joins,
+    a_secret_is_good_until_the_next_one_was_used,
 );
 
 fn self_signed(db: &TestDb, folder: &str) -> systole_scheduler::config::Config {
@@ -153,4 +158,439 @@ fn up_with_tls_of_its_own_is_found_by_its_user_and_nobody_speaks_plaintext() {
     assert_ne!(say(&["ls"]).code, Some(0), "an unknown authority is refused");
     up.signal(nix::sys::signal::Signal::SIGTERM);
     up.wait(Duration::from_secs(30));
+}
+
+fn sha() -> (String, String) {
+    let secret = auth::new_secret("systole_runner");
+    let hash = auth::hash(&secret);
+    (secret, hash)
+}
+
+fn join_request(join_token: &str, host: &str, hash: &str) -> v1::JoinRequest {
+    v1::JoinRequest {
+        join_token: join_token.into(),
+        host: host.into(),
+        secret_sha256: hash.into(),
+    }
+}
+
+async fn join_token(replica: &Replica) -> String {
+    let (secret, secret_sha256) = sha();
+    let request = v1::CreateJoinTokenRequest {
+        secret_sha256,
+        reason: "a new host".into(),
+    };
+    let made = replica
+        .access()
+        .create_join_token(request)
+        .await
+        .expect("made")
+        .into_inner();
+    let left = i64::try_from(made.expires_at_ms).expect("time") - systole_shared::clock::now_ms();
+    assert!((14 * 60_000..=15 * 60_000).contains(&left), "{left} ms");
+    secret
+}
+
+async fn of_two_hosts_with_one_join_token_one_joins(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let token = join_token(&replica).await;
+    let hosts: Vec<_> = (0..8).map(|n| (format!("h{n}"), sha().1)).collect();
+    let mut calls = tokio::task::JoinSet::new();
+    for (host, hash) in hosts.clone() {
+        // Without any other token.
+        let mut access = AccessServiceClient::new(replica.channel());
+        let request = join_request(&token, &host, &hash);
+        calls.spawn(async move { (host, hash, access.join(request).await) });
+    }
+    let mut joined = Vec::new();
+    while let Some(call) = calls.join_next().await {
+        let (host, hash, answer) = call.expect("no panic");
+        match answer {
+            Ok(answer) => joined.push((host, hash, answer.into_inner().name)),
+            Err(status) => {
+                assert_eq!(status.code(), tonic::Code::Unauthenticated, "{status}");
+                assert!(status.message().contains("was used at"), "{status}");
+            }
+        }
+    }
+    let [(host, hash, name)] = joined.as_slice() else {
+        panic!("one host joins, not {joined:?}");
+    };
+    assert_eq!(*name, format!("runner@{host}"));
+    // Its answer may have been lost: the same call again has the same answer.
+    let mut access = AccessServiceClient::new(replica.channel());
+    let again = access.join(join_request(&token, host, hash)).await.expect("repeated");
+    assert_eq!(again.into_inner().name, *name);
+    assert_eq!(db.sql("SELECT COUNT(*) FROM token WHERE name LIKE 'runner@%'"), "1");
+    // The same host set up anew: the former token is not taken from whoever has it.
+    let token = join_token(&replica).await;
+    let second = access.join(join_request(&token, host, &sha().1)).await.expect("joined");
+    assert_eq!(second.into_inner().name, format!("runner@{host}@2"));
+    for (bad, code) in [
+        (join_request("", "h", &sha().1), tonic::Code::InvalidArgument),
+        (join_request("x", "a b", &sha().1), tonic::Code::InvalidArgument),
+        (join_request("x", "h", "x"), tonic::Code::InvalidArgument),
+        (join_request("x", "h", &sha().1), tonic::Code::Unauthenticated),
+    ] {
+        assert_eq!(access.join(bad).await.expect_err("refused").code(), code);
+    }
+    replica.stop().await;
+}
+
+async fn a_secret_is_good_until_the_next_one_was_used(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let (old, old_hash) = sha();
+    let (new, new_hash) = sha();
+    let token = join_token(&replica).await;
+    let mut access = AccessServiceClient::new(replica.channel());
+    access.join(join_request(&token, "h", &old_hash)).await.expect("joined");
+    let rotate = |secret: &str, hash: &str| {
+        let mut access = AccessServiceClient::with_interceptor(replica.channel(), Token::bearer(secret));
+        let request = v1::RotateTokenRequest {
+            secret_sha256: hash.to_owned(),
+        };
+        async move {
+            access
+                .rotate_token(request)
+                .await
+                .map(|answer| answer.into_inner().replaced)
+        }
+    };
+    // A runner's token is known, and may not list; another is not known.
+    let known = |secret: &str| {
+        let mut tasks = replica.tasks_with(Token::bearer(secret));
+        async move {
+            match tasks
+                .count(v1::CountRequest::default())
+                .await
+                .expect_err("not for runners")
+                .code()
+            {
+                tonic::Code::PermissionDenied => true,
+                tonic::Code::Unauthenticated => false,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    assert_eq!((known(&old).await, known(&new).await), (true, false));
+    assert_eq!(
+        rotate(&new, &new_hash).await.expect_err("not known").code(),
+        tonic::Code::Unauthenticated
+    );
+    for _ in 0..2 {
+        assert!(!rotate(&old, &new_hash).await.expect("offered"));
+        assert_eq!((known(&old).await, known(&new).await), (true, true));
+    }
+    // Repeated, too: an answer may be lost.
+    for _ in 0..2 {
+        assert!(rotate(&new, &new_hash).await.expect("taken"));
+        assert_eq!((known(&old).await, known(&new).await), (false, true));
+    }
+    // A revoked token has neither of its secrets left.
+    let (_, third) = sha();
+    assert!(!rotate(&new, &third).await.expect("offered"));
+    let request = v1::RevokeTokensRequest {
+        names: vec!["runner@h".into()],
+        reason: String::new(),
+    };
+    replica.access().revoke_tokens(request).await.expect("revoked");
+    assert!(!known(&new).await);
+    assert_eq!(db.sql("SELECT COUNT(*) FROM token WHERE next_hash IS NOT NULL"), "0");
+    replica.stop().await;
+}
+
+/// A scheduler with TLS of its own, as processes, and its command line.
+struct Secure {
+    system: System,
+    scheduler: Process,
+    port: u16,
+}
+
+impl Secure {
+    fn start() -> Self {
+        let mut system = System::sqlite();
+        let port = system.ports[0];
+        let mut command = std::process::Command::new(binary());
+        command
+            .args(["scheduler", "--database", &system.db.url, "--tls-self-signed"])
+            .args([
+                "--listen",
+                &format!("0.0.0.0:{port}"),
+                "--beat",
+                "2s",
+                "--lost-after",
+                "6s",
+            ])
+            .arg("--token-dir")
+            .arg(system.db.token_dir());
+        let scheduler = system.start("scheduler", &mut command);
+        system.url = format!("https://127.0.0.1:{port}");
+        let secure = Self {
+            system,
+            scheduler,
+            port,
+        };
+        until("it answers over TLS", || secure.say(&["ls"]).code == Some(0));
+        secure
+    }
+
+    fn say(&self, args: &[&str]) -> Said {
+        let mut command = self.system.command(args);
+        command.env("SYSTOLE_CA", self.system.db.token_dir().join("ca.pem"));
+        command.output().expect("starts").into()
+    }
+
+    /// What another host is told to paste.
+    fn line(&self) -> String {
+        let said = self.say(&["join-command", "--address", &self.system.url]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+        said.stdout.trim().to_owned()
+    }
+
+    /// Pastes a line on a host that has nothing but the program, and lets it end when it has joined.
+    fn paste(&self, line: &str, host: &str) -> Said {
+        let folder = self.system.folder.path().join(host);
+        let bin = binary();
+        let path = format!("{}:/usr/bin:/bin", bin.parent().expect("folder").display());
+        std::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!(
+                "{line} --join-only --name {host} --data-dir {}",
+                folder.display()
+            ))
+            .env_clear()
+            .env("PATH", path)
+            .stdin(std::process::Stdio::null())
+            .output()
+            .expect("sh starts")
+            .into()
+    }
+
+    /// The next start on such a host: nothing is named but the folder.
+    fn runner(&self, host: &str, options: &[&str]) -> Process {
+        let mut command = std::process::Command::new(binary());
+        command
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .args(["runner", "--slots", "1", "--name", host, "--data-dir"])
+            .arg(self.system.folder.path().join(host))
+            .args(options);
+        self.system.start(host, &mut command)
+    }
+
+    fn credential(&self, host: &str) -> serde_json::Value {
+        let path = self.system.folder.path().join(host).join("credential.json");
+        let mode = std::fs::metadata(&path).expect("the credential").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        serde_json::from_str(&std::fs::read_to_string(path).expect("readable")).expect("JSON")
+    }
+}
+
+#[test]
+fn a_second_host_joins_with_the_printed_line_and_is_cut_off_by_its_name() {
+    let secure = Secure::start();
+    let line = secure.line();
+    assert!(line.starts_with("echo systole_join_"), "{line}");
+    let joined = secure.paste(&line, "w");
+    assert_eq!(joined.code, Some(0), "{joined:?}");
+    assert_eq!(secure.credential("w")["name"], "runner@w");
+    let used = secure.paste(&line, "x");
+    assert_eq!(used.code, Some(4), "{used:?}");
+    assert!(
+        used.stderr.contains("was used at") && used.stderr.contains("runner@w"),
+        "{used:?}"
+    );
+    assert!(!secure.system.path("x").join("credential.json").exists());
+    let runner = secure.runner("w", &[]);
+    let said = secure.say(&["run", "--", "echo", "from the second machine"]);
+    assert_eq!(
+        (said.code, said.stdout.as_str()),
+        (Some(0), "from the second machine\n"),
+        "{said:?}"
+    );
+    let tokens = secure.say(&["token", "ls"]).stdout;
+    assert!(tokens.contains("runner@w"), "{tokens}");
+    let audit = secure.say(&["-o", "jsonl", "audit", "--action", "join"]).stdout;
+    assert!(
+        audit.contains("\"subject\":\"runner@w\"") && audit.contains("host w"),
+        "{audit}"
+    );
+    let revoked = secure.say(&["token", "revoke", "runner@w", "--reason", "stolen"]);
+    assert_eq!(revoked.code, Some(0), "{revoked:?}");
+    until("the runner is refused", || {
+        runner.log().contains("not known here, or was revoked")
+    });
+    drop(runner);
+    // The name is free again, and the host joins anew in the same folder.
+    let again = secure.paste(&secure.line(), "w");
+    assert_eq!(again.code, Some(0), "{again:?}");
+    let _runner = secure.runner("w", &[]);
+    let said = secure.say(&["run", "--", "true"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+}
+
+#[test]
+fn a_host_that_must_not_join_is_told_why_and_sends_nothing() {
+    let secure = Secure::start();
+    let line = secure.line();
+    let fingerprint = line.rsplit(' ').next().expect("a fingerprint").to_owned();
+    let other = secure.paste(&line.replace(&fingerprint, &"a".repeat(64)), "w");
+    assert_eq!(other.code, Some(4), "{other:?}");
+    assert!(
+        other.stderr.contains("has not the authority with this fingerprint"),
+        "{other:?}"
+    );
+    let no_name = secure.paste(&line.replace("127.0.0.1", "127.0.0.9"), "w");
+    assert_eq!(no_name.code, Some(4), "{no_name:?}");
+    assert!(no_name.stderr.contains("--tls-name 127.0.0.9"), "{no_name:?}");
+    let plain = secure.paste(&line.replace("https://", "http://"), "w");
+    assert_eq!(plain.code, Some(2), "{plain:?}");
+    assert!(plain.stderr.contains("is not https"), "{plain:?}");
+    let untrusted = secure.paste(&line.replace(&format!(" --ca-sha256 {fingerprint}"), ""), "w");
+    assert_ne!(untrusted.code, Some(0), "{untrusted:?}");
+    // None of them has used the token up.
+    assert!(!secure.system.path("w").join("credential.json").exists());
+    assert_eq!(secure.paste(&line, "w").code, Some(0));
+    // The other end of a plaintext address is refused later, too.
+    let url = format!("http://127.0.0.1:{}", secure.port);
+    let mut runner = secure.runner("w", &["--url", &url]);
+    assert_eq!(runner.wait(Duration::from_secs(20)), Some(2));
+    let late = secure.line();
+    secure
+        .system
+        .db
+        .sql("UPDATE join_token SET expires_at_ms = created_at_ms - 1 WHERE used_at_ms IS NULL");
+    let expired = secure.paste(&late, "y");
+    assert_eq!(expired.code, Some(4), "{expired:?}");
+    assert!(expired.stderr.contains("expired at"), "{expired:?}");
+    assert!(secure.scheduler.log().contains("SHA-256"), "{}", secure.scheduler.log());
+}
+
+#[test]
+fn no_line_is_printed_where_nobody_could_join() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let said = system.say(&["join-command"]);
+    assert_eq!(said.code, Some(4), "{said:?}");
+    assert!(
+        said.stdout.is_empty() && said.stderr.contains("--tls-self-signed"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_host_changes_its_secret_by_itself_and_goes_on_working() {
+    let secure = Secure::start();
+    assert_eq!(secure.paste(&secure.line(), "w").code, Some(0));
+    let secret = || secure.credential("w")["secret"].as_str().expect("a secret").to_owned();
+    let first = secret();
+    let mut runner = secure.runner("w", &["--rotate-every", "2s"]);
+    until("the secret is another one", || secret() != first);
+    let said = secure.say(&["run", "--", "true"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    // The first one is not known any more.
+    let old = secure.system.path("old.token");
+    std::fs::write(&old, &first).expect("written");
+    std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o600)).expect("set");
+    let mut command = secure.system.command(&["ls"]);
+    command
+        .env("SYSTOLE_CA", secure.system.db.token_dir().join("ca.pem"))
+        .env("SYSTOLE_TOKEN_FILE", &old);
+    let said: Said = command.output().expect("starts").into();
+    assert!(said.stderr.contains("AUTH_001"), "{said:?}");
+    // Killed at any moment, it starts with a secret that is valid.
+    for _ in 0..3 {
+        let before = secret();
+        runner.kill();
+        drop(runner);
+        runner = secure.runner("w", &["--rotate-every", "1s"]);
+        until("the secret is another one", || secret() != before);
+    }
+    let said = secure.say(&["run", "--", "true"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+}
+
+#[test]
+fn contexts_lead_to_their_clusters_with_their_tokens() {
+    let one = Secure::start();
+    let two = System::sqlite();
+    let _scheduler = two.scheduler(0);
+    let _runner = two.runner("two", 1, &[]);
+    let home = tempfile::TempDir::new().expect("folder");
+    let say = |args: &[&str], env: &[(&str, &str)]| -> Said {
+        std::process::Command::new(binary())
+            .args(args)
+            .env_clear()
+            .env("HOME", home.path())
+            .envs(env.iter().copied())
+            .stdin(std::process::Stdio::null())
+            .output()
+            .expect("starts")
+            .into()
+    };
+    let file = |system: &System, name: &str| system.db.token_dir().join(name).display().to_string();
+    let (ca, first) = (file(&one.system, "ca.pem"), file(&one.system, "admin.token"));
+    let second = file(&two, "admin.token");
+    let add = say(
+        &[
+            "context",
+            "add",
+            "one",
+            "--url",
+            &one.system.url,
+            "--ca",
+            &ca,
+            "--token-file",
+            &first,
+        ],
+        &[],
+    );
+    assert_eq!(add.code, Some(0), "{add:?}");
+    let add = ["context", "add", "two", "--url", &two.url, "--token-file", &second];
+    assert_eq!(say(&add, &[]).code, Some(0));
+    let twice = say(&add, &[]);
+    assert_eq!(twice.code, Some(2), "{twice:?}");
+    assert!(twice.stderr.contains("a context two exists already"), "{twice:?}");
+    // The first one is the current one.
+    assert_eq!(say(&["submit", "-q", "--", "true"], &[]).code, Some(0));
+    let count = |system: &System| system.db.sql("SELECT COUNT(*) FROM task");
+    assert_eq!((count(&one.system).as_str(), count(&two).as_str()), ("1", "0"));
+    // An explicit context goes with its own token, whatever the environment says.
+    let env = [
+        ("SYSTOLE_URL", one.system.url.as_str()),
+        ("SYSTOLE_TOKEN_FILE", first.as_str()),
+    ];
+    assert_eq!(say(&["--context", "two", "submit", "--", "true"], &env).code, Some(0));
+    assert_eq!(
+        say(&["submit", "--", "true"], &[("SYSTOLE_CONTEXT", "two")]).code,
+        Some(0)
+    );
+    assert_eq!((count(&one.system).as_str(), count(&two).as_str()), ("1", "2"));
+    assert_eq!(say(&["context", "use", "two"], &[]).code, Some(0));
+    assert_eq!(say(&["run", "--", "true"], &[]).code, Some(0));
+    // Something that waits, so that there is something to ask about.
+    assert_eq!(
+        say(&["submit", "--delay", "1h", "--name", "later", "--", "true"], &[]).code,
+        Some(0)
+    );
+    let question = say(&["cancel", "--name", "later"], &[]);
+    assert!(question.stderr.contains("context two"), "{question:?}");
+    let list = say(&["-o", "json", "context"], &[]).stdout;
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(
+        (
+            list["contexts"][0]["current"].as_bool(),
+            list["contexts"][1]["current"].as_bool()
+        ),
+        (Some(false), Some(true))
+    );
+    let unknown = say(&["--context", "three", "ls"], &[]);
+    assert!(
+        unknown.code == Some(2) && unknown.stderr.contains("there are one, two"),
+        "{unknown:?}"
+    );
+    assert_eq!(say(&["context", "rm", "two"], &[]).code, Some(0));
+    assert_eq!(say(&["context", "rm", "two"], &[]).code, Some(2));
+    let nowhere = say(&["--context", "one", "runner"], &[]);
+    assert_eq!(nowhere.code, Some(2), "{nowhere:?}");
 }

@@ -1,6 +1,7 @@
 //! `token` and `audit`: who may do what, and who did what.
 
 use super::value::{count, one_of, positive_duration, reason, time, token_name};
+use crate::url::Url;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,6 +56,25 @@ pub struct RevokeTokenArgs {
     /// Names of the tokens
     #[arg(value_name = "NAME", required = true, value_parser = token_name)]
     pub names: Vec<String>,
+    /// Why, for those who read it later
+    #[arg(long, value_name = "R", value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Paste the line on the other machine, where systole is installed. It checks the fingerprint of the scheduler's
+authority, gets a token of its own and begins to take tasks. What it needs for its next start is in its data
+folder: `systole runner` alone will do. Take it away again with `systole token revoke runner@HOST`.
+
+Examples:
+  systole join-command
+  systole join-command --address https://systole.example.org:7410
+  systole -o json join-command | jq -r .token")]
+pub struct JoinCommandArgs {
+    /// Where the other machine reaches the scheduler [default: how this command does, else what the scheduler says]
+    #[arg(long, value_name = "URL", value_parser = Url::parse)]
+    pub address: Option<Url>,
     /// Why, for those who read it later
     #[arg(long, value_name = "R", value_parser = reason)]
     pub reason: Option<String>,

@@ -4,6 +4,7 @@
 mod access;
 mod admin;
 mod completions;
+mod context;
 mod cron;
 mod filter;
 mod job;
@@ -19,9 +20,10 @@ mod tasks;
 mod tests;
 mod value;
 
-pub use access::{AuditArgs, CreateTokenArgs, RevokeTokenArgs, TokenAction, TokenArgs};
+pub use access::{AuditArgs, CreateTokenArgs, JoinCommandArgs, RevokeTokenArgs, TokenAction, TokenArgs};
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
 pub use completions::CompletionsArgs;
+pub use context::{AddContextArgs, ContextAction, ContextArgs};
 pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
 pub use job::{
     ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
@@ -82,6 +84,9 @@ pub struct Global {
     /// [env: SYSTOLE_URL] [default: http://127.0.0.1:7410]
     #[arg(long, global = true, value_name = "URL", value_delimiter = ',', value_parser = Url::parse)]
     pub url: Vec<Url>,
+    /// The cluster with this name, see `systole context` [env: SYSTOLE_CONTEXT]
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "url")]
+    pub context: Option<String>,
     /// Certificate authority to trust for https, a PEM file [env: SYSTOLE_CA]
     #[arg(long, global = true, value_name = "FILE")]
     pub ca: Option<PathBuf>,
@@ -144,6 +149,9 @@ pub enum Command {
     Status(StatusArgs),
     /// List, make and revoke tokens: who may do what
     Token(TokenArgs),
+    /// Print one line that lets another machine join as a runner, once, within 15 minutes
+    #[command(name = "join-command")]
+    JoinLine(JoinCommandArgs),
     /// List who did what
     Audit(AuditArgs),
     /// What is held until somebody has looked, and the word that it goes on
@@ -154,6 +162,8 @@ pub enum Command {
     Why(WhyArgs),
     /// Turn what ran elsewhere into job files
     Import(ImportArgs),
+    /// Names for several clusters: list, add, use, rm
+    Context(ContextArgs),
     /// Show when a cron expression fires, and what it means
     Cron(CronArgs),
     /// Print completions for a shell
@@ -161,6 +171,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// Serves, and asks nobody.
+    pub fn is_service(&self) -> bool {
+        matches!(
+            self,
+            Self::Up(_) | Self::Scheduler(_) | Self::Runner(_) | Self::Warden(_)
+        )
+    }
+
     /// Uses all cores.
     pub fn is_parallel(&self) -> bool {
         matches!(self, Self::Up(_) | Self::Scheduler(_))

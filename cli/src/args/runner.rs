@@ -1,19 +1,23 @@
 //! `runner` and `warden`, the two processes of a host.
 
 use super::log::LogArgs;
-use super::value::{SlotLabel, duration, host, label, slot_label, word};
+use super::value::{SlotLabel, duration, host, label, positive_duration, slot_label, word};
+use crate::url::Url;
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 use systole_runner::kept::Keep;
 use systole_runner::warden::flood::FILE_BYTES_MIN;
 use systole_shared::limits::SLOTS_MAX;
+use systole_shared::policy::certificate::parse_fingerprint;
 use systole_shared::task::limits::parse_bytes;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   systole runner --url https://10.0.0.5:7410 --ca ca.pem --token-file runner.token
+  echo TOKEN | systole runner --join https://10.0.0.5:7410 --ca-sha256 SHA256   (systole join-command prints it)
+  systole runner                                                                (a host that has joined)
   systole runner --url http://127.0.0.1:7410 --slots 2 --label gpu=1 --queue batch
   systole runner --url http://127.0.0.1:7410 --slots 4 --slot-label 0:gpu=0 --slot-label 1:gpu=1 --slot-label 2-3:gpu=none")]
 pub struct RunnerArgs {
@@ -41,6 +45,18 @@ pub struct RunnerArgs {
     /// The runner token [default: runner.token in ~/.config/systole/tokens/HOST_PORT]
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Join the cluster at this https address with the token on stdin: the line of `systole join-command`
+    #[arg(long, value_name = "URL", value_parser = Url::parse, conflicts_with = "token_file")]
+    pub join: Option<Url>,
+    /// Fingerprint of the authority that the scheduler must have [default: one that --ca or this machine trusts]
+    #[arg(long, value_name = "SHA256", requires = "join", value_parser = fingerprint)]
+    pub ca_sha256: Option<String>,
+    /// Join, and end: a service starts the runner
+    #[arg(long, requires = "join")]
+    pub join_only: bool,
+    /// How often a host that joined gives its token another secret
+    #[arg(long, value_name = "D", default_value = "7d", value_parser = positive_duration)]
+    pub rotate_every: Duration,
     /// Wait for a warden that somebody else starts, such as systemd, instead of starting one
     #[arg(long)]
     pub external_warden: bool,
@@ -93,6 +109,10 @@ impl WardenTimes {
             bytes: self.keep_output_max,
         }
     }
+}
+
+fn fingerprint(text: &str) -> Result<String, String> {
+    parse_fingerprint(text, "").map_err(|invalid| format!("{text:?} {}", invalid.message))
 }
 
 fn file_size(text: &str) -> Result<u64, String> {

@@ -42,7 +42,7 @@ pub async fn agreed(
     if args.yes {
         return Ok(true);
     }
-    let question = format!("{} at {}", what(&counts), client.url());
+    let question = format!("{} at {}", what(&counts), client.place());
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         return Err(Failure::usage(format!(
             "{question}: add --yes, since nobody can be asked here; --dry-run only counts"

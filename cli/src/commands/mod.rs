@@ -5,12 +5,14 @@ mod audit;
 mod batch;
 mod cancel;
 pub mod completions;
+mod context;
 mod cron;
 mod drain;
 mod forget;
 mod import;
 mod job;
 mod joblog;
+mod join;
 mod logs;
 mod ls;
 mod many;
@@ -35,6 +37,11 @@ use systole_proto::v1;
 
 pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
     let global = &cli.global;
+    if global.context.is_some() && cli.command.is_service() {
+        return Err(Failure::usage(
+            "--context is for commands that ask a cluster; a service is told its --url",
+        ));
+    }
     match &cli.command {
         Command::Up(args) => up::run(global, args).await,
         Command::Scheduler(args) => scheduler::run(global, args).await,
@@ -50,11 +57,13 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Runners(args) => runners::run(global, args).await,
         Command::Status(args) => status::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
+        Command::JoinLine(args) => join::command(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,
         Command::Admin(args) => admin::run(global, args).await,
         Command::Job(args) => job::run(global, args).await,
         Command::Why(args) => job::why(global, args).await,
         Command::Import(args) => import::run(global, args),
+        Command::Context(args) => context::run(global, args),
         Command::Cron(args) => cron::run(global, args),
         Command::Completions(args) => Ok(completions::run(args)),
         Command::Warden(args) => warden::run(global, args),

@@ -1,5 +1,6 @@
 //! `systole runner`: takes tasks and runs them on this machine.
 
+use super::join;
 use crate::args::{Global, LogFormat, RunnerArgs, WardenTimes};
 use crate::failure::Failure;
 use crate::paths::{self, Role};
@@ -9,22 +10,42 @@ use crate::{client, exit_code, output};
 use std::path::Path;
 use std::time::Duration;
 use systole_runner::config::RunnerConfig;
+use systole_runner::credential::Credential;
 use systole_runner::warden::client::Origin;
 use systole_runner::{RunnerError, Shutdown};
 use tokio::signal::unix::SignalKind;
 
 pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
-    let urls = client::urls(global)?;
     let data_dir = match &args.data_dir {
         Some(dir) => dir.clone(),
         None => paths::data_dir()?.join("runner"),
     };
     let policy = args.policy.absolute();
     let slots = args.slots.unwrap_or_else(default_slots);
+    let host = args.name.clone().unwrap_or_else(systole_runner::default_host_name);
+    let joined = joined(global, args, &data_dir, &host).await?;
+    if args.join_only {
+        return Ok(exit_code::OK);
+    }
+    let urls = match &joined {
+        Some(credential) => addresses(global, credential)?,
+        None => client::service_urls(global)?,
+    };
+    let (token, ca_pem) = match &joined {
+        Some(credential) => (
+            credential.secret.clone(),
+            credential.ca_pem.as_ref().map(|pem| pem.clone().into_bytes()),
+        ),
+        None => (
+            client::token(&urls, args.token_file.as_deref(), Role::Runner)?,
+            client::ca_pem(global, &urls)?,
+        ),
+    };
     let config = RunnerConfig {
-        token: client::token(&urls, args.token_file.as_deref(), Role::Runner)?,
-        ca_pem: client::ca_pem(global, &urls)?,
-        host: args.name.clone().unwrap_or_else(systole_runner::default_host_name),
+        token,
+        ca_pem,
+        joined: joined.map(|credential| (credential, args.rotate_every)),
+        host,
         slots,
         queues: queues(&args.queues)?,
         labels: labels(&args.labels)?,
@@ -72,6 +93,49 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
     Ok(exit_code::OK)
 }
 
+/// What this host has of the cluster that it joined, now or before. A token that is named goes before it.
+async fn joined(
+    global: &Global,
+    args: &RunnerArgs,
+    data_dir: &Path,
+    host: &str,
+) -> Result<Option<Credential>, Failure> {
+    let Some(url) = &args.join else {
+        return match &args.token_file {
+            Some(_) => Ok(None),
+            None => Credential::load(data_dir).map_err(failure),
+        };
+    };
+    if !global.url.is_empty() {
+        return Err(Failure::usage("--join says where the scheduler is; leave out --url"));
+    }
+    paths::make_private_dir(data_dir, "--data-dir")?;
+    let credential = join::join(global, url, args.ca_sha256.as_deref(), data_dir, host).await?;
+    if !global.quiet {
+        output::note(&format!(
+            "systole: joined {url} as {}; `systole runner` starts it again",
+            credential.name
+        ));
+    }
+    Ok(Some(credential))
+}
+
+/// Those of the joined cluster, unless others are named. They must be https all the same: the host's own token goes there.
+fn addresses(global: &Global, credential: &Credential) -> Result<Vec<Url>, Failure> {
+    if global.url.is_empty() && paths::variable("SYSTOLE_URL").is_none() {
+        let urls: Result<Vec<Url>, String> = credential.urls.iter().map(|text| Url::parse(text)).collect();
+        return urls.map_err(|error| Failure::refused(format!("the credential in --data-dir: {error}; join anew")));
+    }
+    let urls = client::service_urls(global)?;
+    match urls.iter().find(|url| !url.secure) {
+        None => Ok(urls),
+        Some(url) => Err(Failure::usage(format!(
+            "{url} is not https, and this host has joined {} over TLS; use another --data-dir, or --token-file",
+            credential.urls.join(", ")
+        ))),
+    }
+}
+
 /// SIGTERM is what a service manager sends before it starts the next version: the tasks go on. A person at the terminal
 /// means all of it, and with the first process of a container everything else ends anyway.
 fn leave(shutdown: &Shutdown, signal: i32) {
@@ -107,6 +171,7 @@ pub fn failure(error: RunnerError) -> Failure {
         RunnerError::NoUrl
         | RunnerError::BadUrl { .. }
         | RunnerError::BadCa(_)
+        | RunnerError::Credential(..)
         | RunnerError::Invalid(_)
         | RunnerError::Policy(_) => exit_code::USAGE,
         RunnerError::BadToken | RunnerError::DataDirInUse(_) => exit_code::REFUSED,

@@ -79,6 +79,7 @@ impl Plan {
             urls: vec![local_url(running)],
             token,
             ca_pem: running.authority().map(|authority| authority.pem().as_bytes().to_vec()),
+            joined: None,
             host: systole_runner::default_host_name(),
             slots: self.slots,
             queues: self.queues,

@@ -295,6 +295,7 @@ impl Fake {
             urls: vec![self.url.clone()],
             token: "secret".into(),
             ca_pem: None,
+            joined: None,
             host: "h".into(),
             slots: 1,
             queues: vec!["default".into()],

@@ -5,10 +5,10 @@ pub mod guard;
 pub mod rules;
 
 pub use first::{TokenFiles, first_tokens, leave_callback_secret};
+pub use systole_shared::secret::{hash, hex};
 
 use crate::clock::boottime_ms;
 use crate::store::tokens::TokenRow;
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -25,6 +25,8 @@ const PREFIX: usize = 16;
 pub struct Actor {
     pub name: String,
     pub role: Role,
+    /// It came with the secret that is to replace the token's present one.
+    pub by_next_secret: bool,
 }
 
 /// Why a token is not accepted.
@@ -85,16 +87,29 @@ impl Tokens {
             let (Some(role), None) = (Role::parse(&row.role), row.revoked_at_ms) else {
                 continue;
             };
-            let Some(prefix) = row.hash.get(..PREFIX) else { continue };
-            let known = Known {
-                deadline: row.expires_at_ms.map(|at| now + (at - row.now_ms)),
-                uses: uses
-                    .get(row.hash.as_str())
-                    .map_or_else(Arc::default, |uses| Arc::clone(uses)),
-                actor: Actor { name: row.name, role },
-                hash: row.hash.clone(),
-            };
-            fresh.entry(prefix.to_owned()).or_default().push(known);
+            let deadline = row.expires_at_ms.map(|at| now + (at - row.now_ms));
+            let secrets = [(Some(row.hash), false), (row.next_hash, true)];
+            for (hash, by_next_secret) in secrets {
+                let Some((hash, prefix)) = hash.and_then(|hash| {
+                    let prefix = hash.get(..PREFIX)?.to_owned();
+                    Some((hash, prefix))
+                }) else {
+                    continue;
+                };
+                let known = Known {
+                    deadline,
+                    uses: uses
+                        .get(hash.as_str())
+                        .map_or_else(Arc::default, |uses| Arc::clone(uses)),
+                    actor: Actor {
+                        name: row.name.clone(),
+                        role,
+                        by_next_secret,
+                    },
+                    hash,
+                };
+                fresh.entry(prefix).or_default().push(known);
+            }
         }
         *guard = fresh;
     }
@@ -144,24 +159,9 @@ impl Tokens {
     }
 }
 
-/// SHA-256 of a token, hex.
-pub fn hash(token: &str) -> String {
-    hex(&Sha256::digest(token.as_bytes()))
-}
-
-/// Lower-case hex.
-pub fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .map(|nibble| char::from(DIGITS[usize::from(nibble)]))
-        .collect()
-}
-
 /// A new secret: a prefix that people recognise, and 32 random bytes.
 pub fn new_secret(prefix: &str) -> String {
-    format!("{prefix}_{}", hex(&rand::random::<[u8; 32]>()))
+    systole_shared::secret::of_random(prefix, rand::random())
 }
 
 #[cfg(test)]

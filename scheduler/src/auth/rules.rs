@@ -38,6 +38,10 @@ pub const CALLS: &[(&str, Needs)] = &[
     ("/systole.v1.AccessService/ListTokens", Needs::Administer),
     ("/systole.v1.AccessService/RevokeTokens", Needs::Administer),
     ("/systole.v1.AccessService/ListAudit", Needs::View),
+    ("/systole.v1.AccessService/CreateJoinToken", Needs::Administer),
+    // Carries a token of its own kind, which is looked at there.
+    ("/systole.v1.AccessService/Join", Needs::Nothing),
+    ("/systole.v1.AccessService/RotateToken", Needs::Run),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Needs::View),
     // Says only whether this replica serves, so balancers may ask without a token.
     ("/grpc.health.v1.Health/Check", Needs::Nothing),

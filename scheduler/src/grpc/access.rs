@@ -12,6 +12,7 @@ use systole_proto::v1::access_service_server::AccessService;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::limits::{DURATION_MS_MAX, PAGE_MAX, TOKENS_MAX};
 use systole_shared::policy::access::{Role, check_token_name};
+use systole_shared::secret::check_hash;
 use tonic::{Request, Response, Status};
 
 pub struct Access {
@@ -131,6 +132,32 @@ impl AccessService for Access {
             next_page_token,
         }))
     }
+
+    async fn create_join_token(
+        &self,
+        request: Request<v1::CreateJoinTokenRequest>,
+    ) -> Result<Response<v1::CreateJoinTokenResponse>, Status> {
+        let by = actor(&request)?.name;
+        super::join::create(&self.ctx, by, request.into_inner())
+            .await
+            .map(Response::new)
+    }
+
+    async fn join(&self, request: Request<v1::JoinRequest>) -> Result<Response<v1::JoinResponse>, Status> {
+        let response = super::join::join(&self.ctx, request.into_inner()).await?;
+        self.reload().await?;
+        Ok(Response::new(response))
+    }
+
+    async fn rotate_token(
+        &self,
+        request: Request<v1::RotateTokenRequest>,
+    ) -> Result<Response<v1::RotateTokenResponse>, Status> {
+        let by = actor(&request)?;
+        let response = super::join::rotate(&self.ctx, by, request.into_inner()).await?;
+        self.reload().await?;
+        Ok(Response::new(response))
+    }
 }
 
 impl Access {
@@ -141,11 +168,11 @@ impl Access {
     }
 }
 
-fn store(error: crate::store::StoreError) -> Status {
+pub(super) fn store(error: crate::store::StoreError) -> Status {
     status(&Refusal::from(error))
 }
 
-fn refuse(code: Code, field: &str, message: String) -> Status {
+pub(super) fn refuse(code: Code, field: &str, message: String) -> Status {
     status(&Refusal {
         code,
         message,
@@ -160,13 +187,7 @@ fn new_token(request: v1::CreateTokenRequest, by: String) -> Result<NewToken, In
         let names = Role::ALL.map(Role::name).join(", ");
         Invalid::new("role", format!("{:?} is no role; the roles are {names}", request.role))
     })?;
-    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-    if request.secret_sha256.len() != 64 || !request.secret_sha256.bytes().all(hex) {
-        return Err(Invalid::new(
-            "secret_sha256",
-            "is no SHA-256; write its 64 lower-case hex digits",
-        ));
-    }
+    check_hash(&request.secret_sha256, "secret_sha256")?;
     if request.valid_for_ms > DURATION_MS_MAX {
         return Err(Invalid::new("valid_for_ms", "is longer than 366 days"));
     }

@@ -4,6 +4,7 @@ pub mod access;
 pub mod admin;
 pub mod cluster;
 pub mod jobs;
+mod join;
 pub mod runners;
 pub mod tasks;
 

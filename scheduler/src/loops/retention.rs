@@ -61,6 +61,7 @@ async fn by_age(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
     }
     ctx.db.clean_keys(until_ms).await?;
     ctx.db.forget_tokens(until_ms).await?;
+    ctx.db.forget_joins(until_ms).await?;
     let keep_audit_ms = i64::try_from(ctx.config.retention.keep_audit.as_millis()).unwrap_or(i64::MAX);
     if keep_audit_ms > 0 {
         for _ in 0..STEPS_MAX {

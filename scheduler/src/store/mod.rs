@@ -27,6 +27,7 @@ pub mod forget;
 pub mod holds;
 pub mod hosts;
 pub mod jobs;
+pub mod join;
 pub mod listen;
 pub mod live;
 pub mod lost;
@@ -63,6 +64,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         jobs::settle::STATEMENTS,
         jobs::slots::STATEMENTS,
         jobs::triggers::STATEMENTS,
+        join::STATEMENTS,
         lost::STATEMENTS,
         live::STATEMENTS,
         outbox::STATEMENTS,

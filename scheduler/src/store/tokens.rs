@@ -17,19 +17,20 @@ static RENEW_TOKEN: Sql = Sql::new(
     "renew_token",
     "INSERT INTO token (name, role, hash, created_at_ms, created_by) VALUES ($1, $1, $2, {now}, $3) \
      ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, created_at_ms = excluded.created_at_ms, created_by = excluded.created_by, \
-       role = excluded.role, expires_at_ms = NULL, last_used_ms = NULL, revoked_at_ms = NULL, revoked_by = NULL",
+       role = excluded.role, expires_at_ms = NULL, last_used_ms = NULL, revoked_at_ms = NULL, revoked_by = NULL, \
+       next_hash = NULL",
 );
-static CREATE_TOKEN: Sql = Sql::new(
+pub(super) static CREATE_TOKEN: Sql = Sql::new(
     "create_token",
     "INSERT INTO token (name, role, hash, created_at_ms, created_by, expires_at_ms) VALUES ($1, $2, $3, {now}, $4, {now} + $5) \
      ON CONFLICT (name) DO UPDATE SET role = excluded.role, hash = excluded.hash, created_at_ms = excluded.created_at_ms, \
        created_by = excluded.created_by, expires_at_ms = excluded.expires_at_ms, last_used_ms = NULL, revoked_at_ms = NULL, \
-       revoked_by = NULL \
+       revoked_by = NULL, next_hash = NULL \
      WHERE token.revoked_at_ms IS NOT NULL OR token.expires_at_ms <= {now}",
 );
-static TOKENS: Sql = Sql::new(
+pub(super) static TOKENS: Sql = Sql::new(
     "tokens",
-    "SELECT name, role, hash, created_at_ms, created_by, expires_at_ms, last_used_ms, revoked_at_ms, revoked_by, {now} AS now_ms \
+    "SELECT name, role, hash, created_at_ms, created_by, expires_at_ms, last_used_ms, revoked_at_ms, revoked_by, next_hash, {now} AS now_ms \
      FROM token ORDER BY name",
 );
 /// Those that could make tokens for ever. Locked, so that two calls cannot each leave the other's as the last.
@@ -40,7 +41,7 @@ static LASTING_ADMINS: Sql = Sql::new(
 /// Without its hash no replica accepts it, of whatever version.
 static REVOKE_TOKEN: Sql = Sql::new(
     "revoke_token",
-    "UPDATE token SET hash = 'revoked ' || name, revoked_at_ms = {now}, revoked_by = $2 WHERE name = $1 AND revoked_at_ms IS NULL",
+    "UPDATE token SET hash = 'revoked ' || name, next_hash = NULL, revoked_at_ms = {now}, revoked_by = $2 WHERE name = $1 AND revoked_at_ms IS NULL",
 );
 static TOKEN_KNOWN: Sql = Sql::new("token_known", "SELECT name FROM token WHERE name = $1");
 static TOKENS_USED: Sql = Sql::new(
@@ -80,6 +81,8 @@ pub struct TokenRow {
     pub last_used_ms: Option<i64>,
     pub revoked_at_ms: Option<i64>,
     pub revoked_by: Option<String>,
+    /// Of the secret that follows, until it is used.
+    pub next_hash: Option<String>,
     /// The database's clock when it was read.
     pub now_ms: i64,
 }
@@ -253,7 +256,7 @@ impl Db {
     }
 }
 
-fn detail(role: &str, expires_at_ms: Option<i64>) -> String {
+pub(super) fn detail(role: &str, expires_at_ms: Option<i64>) -> String {
     match expires_at_ms {
         Some(at) => format!("{role}, until {}", systole_shared::time::format_utc(at)),
         None => role.to_owned(),

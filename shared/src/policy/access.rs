@@ -102,6 +102,18 @@ pub fn check_token_name(name: &str, field: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// The name of the token of a host that joined; the `number`-th of this host.
+pub fn joined_name(host: &str, number: usize) -> String {
+    let end = if number == 1 {
+        String::new()
+    } else {
+        format!("@{number}")
+    };
+    let room = WORD_CHARS_MAX - "runner@".len() - end.len();
+    let host: String = host.chars().take(room).collect();
+    format!("runner@{host}{end}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +134,15 @@ mod tests {
         }
         assert_eq!(Role::parse("superuser"), None);
         assert_eq!(Needs::Operate.roles(), "operator or admin");
+    }
+
+    #[test]
+    fn the_name_of_a_joined_host_is_one_of_a_token() {
+        assert_eq!(joined_name("db-01", 1), "runner@db-01");
+        assert_eq!(joined_name("db-01", 2), "runner@db-01@2");
+        for number in [1, 2, 1_000] {
+            assert_eq!(check_token_name(&joined_name(&"h".repeat(63), number), "name"), Ok(()));
+        }
     }
 
     #[test]

@@ -31,6 +31,29 @@ pub struct CreatedToken {
 }
 
 #[derive(Debug, Serialize)]
+pub struct JoinCommand<'a> {
+    /// What is to be pasted.
+    pub command: &'a str,
+    pub url: &'a str,
+    /// Null where the certificates come from elsewhere.
+    pub ca_sha256: Option<&'a str>,
+    pub token: &'a str,
+    pub expires_at: Option<String>,
+}
+
+impl<'a> JoinCommand<'a> {
+    pub fn new(command: &'a str, url: &'a str, token: &'a str, made: &'a v1::CreateJoinTokenResponse) -> Self {
+        Self {
+            command,
+            url,
+            ca_sha256: (!made.ca_sha256.is_empty()).then_some(made.ca_sha256.as_str()),
+            token,
+            expires_at: time(made.expires_at_ms),
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
 pub struct RevokedToken {
     pub name: String,
     pub already: bool,

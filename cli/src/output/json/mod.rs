@@ -1,9 +1,11 @@
 //! JSON on stdout. The shapes of the contract are in `systole_proto::json`; here are those of this command alone.
 
 mod access;
+mod context;
 mod many;
 
-pub use access::{Audit, AuditEntry, CreatedToken, RevokedToken, Token, Tokens};
+pub use access::{Audit, AuditEntry, CreatedToken, JoinCommand, RevokedToken, Token, Tokens};
+pub use context::{Context, Contexts};
 pub use many::{Batch, BatchLine, Counts, Rerun};
 pub use systole_proto::json::*;
 
