@@ -53,14 +53,10 @@ fn start(cli: &args::Cli) -> Result<u8, Failure> {
     if let args::Command::Warden(warden) = &cli.command {
         return commands::warden::run(&cli.global, warden);
     }
-    // A client asks one question and goes: threads would only cost start time. A scheduler leaves one core to its
-    // database: with as many threads as cores, short tasks spend a sixth of its time on wake-ups of one by another. A
-    // runner has little to do beside its warden, and one thread does that with fewer wake-ups than many.
+    // A client asks one question and goes: threads would only cost start time. Schedulers use all cores. A runner has
+    // little to do beside its warden, and one thread does that with fewer wake-ups than many.
     let mut builder = if cli.command.is_parallel() {
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(cores.saturating_sub(1).max(1));
-        builder
+        tokio::runtime::Builder::new_multi_thread()
     } else {
         tokio::runtime::Builder::new_current_thread()
     };
