@@ -180,6 +180,11 @@ impl JobSpec {
                 "write \"fail\", and watch for outcome runner_lost",
             ),
             (
+                "retry.avoid_last_runner",
+                self.retry.as_ref().is_some_and(|retry| retry.avoid_last_runner),
+                "remove it; a retry takes the first free runner that fits",
+            ),
+            (
                 "max_recoveries",
                 self.max_recoveries.is_some(),
                 "remove it; it goes with on_lost = \"failover\"",

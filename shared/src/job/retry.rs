@@ -28,7 +28,6 @@ pub struct RetryPolicy {
     pub kinds: Vec<OutcomeKind>,
     /// Empty: every exit code but 0.
     pub exit_codes: Vec<i32>,
-    pub avoid_last_runner: bool,
 }
 
 /// Whether tasks are ever retried after this outcome.
@@ -69,7 +68,6 @@ impl RetryPolicy {
             ("retry.jitter", spec.jitter.is_some(), RetryKind::Fixed),
             ("retry.kinds", !spec.kinds.is_empty(), RetryKind::Fixed),
             ("retry.exit_codes", !spec.exit_codes.is_empty(), RetryKind::Fixed),
-            ("retry.avoid_last_runner", spec.avoid_last_runner, RetryKind::Fixed),
             ("retry.factor", spec.factor.is_some(), RetryKind::Exponential),
             ("retry.cap", spec.cap.is_some(), RetryKind::Exponential),
         ];
@@ -115,7 +113,6 @@ impl RetryPolicy {
             jitter: range(spec.jitter.unwrap_or(0.0), "retry.jitter", 0.0, 1.0)?,
             kinds: Vec::new(),
             exit_codes: spec.exit_codes.clone(),
-            avoid_last_runner: spec.avoid_last_runner,
         };
         if kind == RetryKind::Exponential {
             policy.factor = range(spec.factor.unwrap_or(FACTOR_DEFAULT), "retry.factor", 1.0, FACTOR_MAX)?;
@@ -189,8 +186,7 @@ impl RetryPolicy {
         let plain = self.kind != RetryKind::Exponential
             && self.jitter == 0.0
             && self.kinds.is_empty()
-            && self.exit_codes.is_empty()
-            && !self.avoid_last_runner;
+            && self.exit_codes.is_empty();
         plain.then_some(Retry {
             max_retries: self.max_retries,
             delay_ms: self.delay_ms,

@@ -282,6 +282,10 @@ fn what_cannot_be_done_yet_is_refused_and_never_passed_over() {
         ("max_recoveries = 1", "max_recoveries"),
         ("fence = true", "fence"),
         ("limits = { cpu_weight = 50 }", "limits.cpu_weight"),
+        (
+            "retry = { policy = \"fixed\", max_retries = 1, delay = \"1m\", avoid_last_runner = true }",
+            "retry.avoid_last_runner",
+        ),
     ] {
         let faults = faults(body);
         assert_eq!(faults.len(), 1, "{body}: {faults:?}");
