@@ -280,6 +280,7 @@ impl Image {
             enters_first: self.bounds.enters_first || self.bounds.identity.is_none(),
             report_to: -1,
             runner: std::process::id(),
+            resets: u64::MAX,
             step: AtomicU8::new(Step::Birth as u8),
             errno: AtomicI32::new(0),
         };
@@ -300,10 +301,13 @@ impl Image {
             *slot = procs.as_raw_fd();
         }
         let dir = birthplace.and_then(|place| place.dir);
+        // The kernel has reset those with a handler.
+        plan.resets = ignored();
         let born = dir.and_then(|dir| clone_into(&plan, dir.as_raw_fd()));
         let (pid, handle) = match born {
             Some(born) => born?,
             None => {
+                plan.resets = u64::MAX;
                 plan.move_to = birthplace
                     .and_then(|place| place.procs)
                     .map_or(-1, |procs| procs.as_raw_fd());
@@ -358,6 +362,31 @@ fn await_exec(from: &OwnedFd) -> Option<(u8, i32)> {
             }
         }
     }
+}
+
+/// Signals that this process ignores, as [`Plan::resets`]. Asked once: 64 calls, and nothing here changes it.
+fn ignored() -> u64 {
+    static IGNORED: OnceLock<u64> = OnceLock::new();
+    *IGNORED.get_or_init(|| {
+        let is_ignored = |signal: &libc::c_long| {
+            // The handler is the first word in every layout of the kernel's structure.
+            let mut action = [0_u64; 4];
+            // SAFETY: the call fills memory on the stack that is as large as the kernel's structure.
+            let asked = unsafe {
+                libc::syscall(
+                    libc::SYS_rt_sigaction,
+                    *signal,
+                    null::<u64>(),
+                    action.as_mut_ptr(),
+                    SIGSET_BYTES,
+                )
+            };
+            asked == 0 && action[0] == libc::SIG_IGN as u64
+        };
+        (1..=SIGNALS)
+            .filter(is_ignored)
+            .fold(0, |bits, signal| bits | 1 << (signal - 1))
+    })
 }
 
 /// Blocks every signal of this thread around `body`: no handler of this process may run in the child.
@@ -417,11 +446,12 @@ fn clone_into(plan: &Plan, cgroup: libc::c_int) -> Option<io::Result<(i32, libc:
         set_tid_size: u64,
         cgroup: u64,
     }
+    const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut handle: libc::c_int = -1;
     let shared = (plan.sharing() | libc::CLONE_PIDFD).cast_unsigned();
     let args = CloneArgs {
-        flags: u64::from(shared) | CLONE_INTO_CGROUP,
+        flags: u64::from(shared) | CLONE_CLEAR_SIGHAND | CLONE_INTO_CGROUP,
         pidfd: (&raw mut handle).addr() as u64,
         exit_signal: libc::SIGCHLD as u64,
         cgroup: u64::try_from(cgroup).ok()?,
@@ -515,6 +545,8 @@ struct Plan {
     /// Where a child with memory of its own reports why it failed, or -1.
     report_to: libc::c_int,
     runner: u32,
+    /// Signals that are not at their default action in the child, one bit each from the lowest: 1 is SIGHUP.
+    resets: u64,
     /// A [`Step`], written by the child as it goes.
     step: AtomicU8,
     /// Set by the child when it fails.
@@ -603,7 +635,7 @@ unsafe fn prepare(plan: &Plan) -> bool {
         // signal stays ignored over exec. Past the C library, which keeps two for itself; all zeros is the
         // default action in every layout of the kernel's structure. KILL and STOP refuse; fine.
         let default = [0_u64; 4];
-        for signal in 1..=SIGNALS {
+        for signal in (1..=SIGNALS).filter(|signal| plan.resets & (1 << (signal - 1)) != 0) {
             libc::syscall(
                 libc::SYS_rt_sigaction,
                 signal,

@@ -10,6 +10,7 @@ pub mod cgroup;
 mod cgroup_path;
 pub mod client;
 mod connection;
+mod ends;
 pub mod flood;
 pub mod freeze;
 pub mod health;

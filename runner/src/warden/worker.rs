@@ -7,6 +7,7 @@
 use super::Shared;
 use super::cgroup::{Cgroups, Group};
 use super::connection::Connection;
+use super::ends;
 use super::flood::Watch;
 use super::health::fault_of;
 use super::protocol::{
@@ -21,7 +22,6 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::eventfd::EventFd;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -381,10 +381,10 @@ impl Worker {
                     watch,
                 );
                 live.ends_with_agent = start.spec.on_runner_restart == OnRunnerRestart::Kill;
-                let watched = live.handle.as_ref().map(|handle| {
-                    let event = EpollEvent::new(EpollFlags::EPOLLIN, task_id.cast_unsigned());
-                    self.epoll.add(handle.as_fd(), event)
-                });
+                let watched = live
+                    .handle
+                    .as_ref()
+                    .map(|handle| ends::watch(&self.epoll, handle, task_id));
                 if !matches!(watched, Some(Ok(()))) {
                     // Out of descriptors, say: then it is looked after by the clock.
                     live.handle = None;
