@@ -494,10 +494,18 @@ struct Source {
 }
 
 impl Source {
+    /// What waits for a connection, or opens one, is a future of many KiB. It is made only when there is no free one, and
+    /// boxed: every future around it would carry it, and is moved several times for each transaction.
     async fn acquire(&self) -> Result<Tx, StoreError> {
         let conn = match &self.pool {
-            SourcePool::Pg(pool) => Conn::Pg(pool.acquire().await?),
-            SourcePool::Lite(pool) => Conn::Lite(pool.acquire().await?),
+            SourcePool::Pg(pool) => Conn::Pg(match pool.try_acquire() {
+                Some(conn) => conn,
+                None => Box::pin(pool.acquire()).await?,
+            }),
+            SourcePool::Lite(pool) => Conn::Lite(match pool.try_acquire() {
+                Some(conn) => conn,
+                None => Box::pin(pool.acquire()).await?,
+            }),
         };
         Ok(Tx {
             conn,

@@ -87,8 +87,9 @@ pub fn render(text: &str, dialect: Dialect) -> String {
                 out.push_str(argument);
                 out.push_str("::text::jsonb) AS e(value)");
             }
+            // Not json_each: it writes each element as text again for every mention of `e.value`, and `->>` reads it again.
             ("each", false) => {
-                out.push_str("json_each(");
+                out.push_str("jsonb_each(");
                 out.push_str(argument);
                 out.push_str(") AS e");
             }
@@ -161,7 +162,7 @@ mod tests {
         );
         assert_eq!(
             S.render(Dialect::Sqlite),
-            "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER), $2 FROM json_each($1) AS e "
+            "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER), $2 FROM jsonb_each($1) AS e "
         );
         assert_eq!(
             render(
