@@ -416,6 +416,17 @@ impl Client {
             .await
     }
 
+    pub async fn pause(&self, request: v1::PauseRequest) -> Result<v1::PauseResponse, Failure> {
+        self.unary(|| async { self.cluster().pause(self.request(request.clone())).await })
+            .await
+    }
+
+    /// A call that is repeated because its answer was lost finds nothing to lift.
+    pub async fn resume(&self, request: v1::ResumeRequest) -> Result<v1::ResumeResponse, Failure> {
+        self.unary(|| async { self.cluster().resume(self.request(request.clone())).await })
+            .await
+    }
+
     pub async fn status(&self, request: v1::StatusRequest) -> Result<v1::StatusResponse, Failure> {
         self.unary(|| async { self.cluster().status(self.request(request)).await })
             .await

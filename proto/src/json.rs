@@ -360,6 +360,34 @@ pub struct Status {
     pub ended_badly: Vec<BadEnds>,
     /// What needs a person.
     pub attention: Vec<String>,
+    pub frozen: Vec<Freeze>,
+}
+
+/// What is neither dispatched nor fired.
+#[derive(Debug, Serialize)]
+pub struct Freeze {
+    /// `all`, `queue` or `tag`.
+    pub scope: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    pub by: String,
+    pub reason: String,
+    pub since: Option<String>,
+    /// `null`: until somebody lifts it.
+    pub until: Option<String>,
+}
+
+impl From<&v1::Freeze> for Freeze {
+    fn from(freeze: &v1::Freeze) -> Self {
+        Self {
+            scope: freeze.scope.clone(),
+            name: freeze.name.clone(),
+            by: freeze.by.clone(),
+            reason: freeze.reason.clone(),
+            since: time(freeze.since_ms),
+            until: time(freeze.until_ms),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -434,6 +462,7 @@ impl From<&v1::StatusResponse> for Status {
                 })
                 .collect(),
             attention: status.attention.clone(),
+            frozen: status.frozen.iter().map(Freeze::from).collect(),
         }
     }
 }

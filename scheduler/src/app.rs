@@ -120,6 +120,7 @@ async fn context(
     for (id, lane) in db.lanes_after(0).await? {
         lanes.add(id, lane);
     }
+    lanes.freeze(&db.frozen().await?);
     let parked: Arc<crate::parked::Parked> = Arc::default();
     let context = Context {
         wake: Wake::new(Arc::clone(&lanes), Arc::clone(&parked)),

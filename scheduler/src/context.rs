@@ -15,6 +15,7 @@ use crate::tls::OwnCertificate;
 use crate::wake::Wake;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::why::RunnerView;
 use tokio_util::sync::CancellationToken;
 
@@ -132,11 +133,18 @@ pub struct Fleet {
 #[derive(Debug, Default)]
 pub struct FleetView {
     pub runners: Vec<RunnerView>,
+    /// What is frozen.
+    pub freezes: Vec<Freeze>,
     /// The database's clock when it was read.
     pub now_ms: i64,
 }
 
 impl Fleet {
+    /// What is shown next is read anew.
+    pub async fn forget(&self) {
+        *self.cached.lock().await = None;
+    }
+
     pub async fn view(&self, db: &Db, lost_after_ms: i64) -> Result<Arc<FleetView>, crate::store::StoreError> {
         // Held across the read on purpose: callers that come together share one.
         let mut cached = self.cached.lock().await;
@@ -146,15 +154,16 @@ impl Fleet {
             return Ok(Arc::clone(view));
         }
         let rows = db.runners((String::new(), -1), String::new(), FLEET_MAX).await?;
-        let now_ms = match rows.first() {
-            Some(row) => row.now_ms,
-            None => db.now_ms().await?,
-        };
+        let frozen = db.frozen().await?;
         let runners = rows
             .iter()
             .map(|row| crate::flow::fleet::view(row, lost_after_ms))
             .collect();
-        let view = Arc::new(FleetView { runners, now_ms });
+        let view = Arc::new(FleetView {
+            runners,
+            freezes: frozen.freezes,
+            now_ms: frozen.now_ms,
+        });
         *cached = Some((boottime_ms(), Arc::clone(&view)));
         Ok(view)
     }

@@ -1,11 +1,13 @@
 //! What this replica remembers of the queue: lanes, which of them may hold work, which runners serve
 //! them, and where their scans may begin. All of it is a hint: a forgotten wake-up costs the time until
-//! the next poll and nothing else.
+//! the next poll and nothing else. Of what is frozen, too, which each claim checks against the database.
 
 use crate::store::claims::{ClaimPlan, Claimed, LanePlan};
+use crate::store::freeze::Frozen;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use systole_shared::policy::freeze::{Freeze, Scope};
 use systole_shared::policy::lane::{Labels, Lane, serves};
 
 /// A scan may begin at the first key that a scan returned at least this long ago: no transaction that
@@ -44,11 +46,17 @@ struct Inner {
     targets: HashMap<String, u64>,
     wakes: u64,
     claims: u64,
+    /// Of what is frozen; 0: not known yet.
+    generation: i64,
+    freezes: Vec<Freeze>,
+    frozen_tags: Arc<[String]>,
 }
 
 #[derive(Debug)]
 struct LaneState {
     lane: Lane,
+    /// Nothing of it is dispatched.
+    frozen: bool,
     awake: bool,
     wake_no: u64,
     /// First keys that scans returned, oldest first.
@@ -98,10 +106,12 @@ impl Lanes {
             return;
         }
         inner.ids.insert(lane.clone(), id);
+        let frozen = is_frozen(&inner.freezes, &lane);
         inner.lanes.insert(
             id,
             LaneState {
                 lane,
+                frozen,
                 awake: false,
                 wake_no: 0,
                 firsts: VecDeque::new(),
@@ -113,6 +123,31 @@ impl Lanes {
         for group in groups.values_mut() {
             group.lanes = served(lanes, &group.queues, &group.labels);
         }
+    }
+
+    /// What is frozen now. True: it is something else than before.
+    pub fn freeze(&self, frozen: &Frozen) -> bool {
+        let mut inner = self.lock();
+        if inner.generation == frozen.generation {
+            return false;
+        }
+        inner.generation = frozen.generation;
+        inner.freezes.clone_from(&frozen.freezes);
+        inner.frozen_tags = frozen
+            .freezes
+            .iter()
+            .filter_map(|freeze| match &freeze.scope {
+                Scope::Tag(tag) => Some(tag.clone()),
+                Scope::All | Scope::Queue(_) => None,
+            })
+            .collect();
+        let Inner { lanes, freezes, .. } = &mut *inner;
+        for state in lanes.values_mut() {
+            state.frozen = is_frozen(freezes, &state.lane);
+            // Tasks that were passed over lie before the first that was not.
+            state.rewind(Instant::now());
+        }
+        true
     }
 
     /// The group of runners with these queues and labels.
@@ -173,7 +208,7 @@ impl Lanes {
                 group
                     .lanes
                     .iter()
-                    .any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake))
+                    .any(|id| inner.lanes.get(id).is_some_and(LaneState::has_work))
             })
     }
 
@@ -187,7 +222,7 @@ impl Lanes {
                 group
                     .lanes
                     .iter()
-                    .any(|id| inner.lanes.get(id).is_some_and(|lane| lane.awake))
+                    .any(|id| inner.lanes.get(id).is_some_and(LaneState::has_work))
             })
             .map(|(&id, _)| id)
             .collect();
@@ -216,7 +251,7 @@ impl Lanes {
                 .lanes
                 .iter()
                 .filter_map(|lane_id| inner.lanes.get(lane_id).map(|state| (*lane_id, state)))
-                .filter(|(_, state)| state.awake)
+                .filter(|(_, state)| state.has_work())
                 .map(|(lane_id, state)| LanePlan {
                     lane_id,
                     priority: state.lane.priority,
@@ -234,11 +269,15 @@ impl Lanes {
             }
             lanes.truncate(LANES_PER_CLAIM_MAX);
             if !plan.targets.is_empty() {
-                plan.serves.insert(id, group.lanes.iter().copied().collect());
+                let open = |id: &&i64| inner.lanes.get(id).is_some_and(|state| !state.frozen);
+                plan.serves
+                    .insert(id, group.lanes.iter().filter(open).copied().collect());
             }
             plan.lanes.insert(id, lanes);
         }
         plan.by_age = by_age;
+        plan.generation = inner.generation;
+        plan.frozen_tags = Arc::clone(&inner.frozen_tags);
         plan
     }
 
@@ -246,6 +285,9 @@ impl Lanes {
     pub fn learn(&self, plan: &ClaimPlan, claimed: &Claimed) {
         let now = Instant::now();
         let mut inner = self.lock();
+        if inner.generation != plan.generation {
+            return; // It may have found nothing because of that.
+        }
         for seen in &claimed.seen {
             let Some(state) = inner.lanes.get_mut(&seen.lane_id) else {
                 continue;
@@ -287,6 +329,16 @@ impl Inner {
 }
 
 impl LaneState {
+    fn has_work(&self) -> bool {
+        self.awake && !self.frozen
+    }
+
+    fn rewind(&mut self, now: Instant) {
+        self.rewound = now;
+        self.from_ms = 0;
+        self.firsts.clear();
+    }
+
     fn saw(&mut self, now: Instant, first_ms: Option<i64>) {
         // A lane that looks empty is scanned from its beginning next time: something may lie behind.
         let every = if first_ms.is_none() {
@@ -295,9 +347,7 @@ impl LaneState {
             REWIND_EVERY
         };
         if now.duration_since(self.rewound) >= every {
-            self.rewound = now;
-            self.from_ms = 0;
-            self.firsts.clear();
+            self.rewind(now);
             return;
         }
         if let Some(first) = first_ms
@@ -316,6 +366,10 @@ impl LaneState {
             self.firsts.pop_front();
         }
     }
+}
+
+fn is_frozen(freezes: &[Freeze], lane: &Lane) -> bool {
+    freezes.iter().any(|freeze| freeze.scope.covers_queue(&lane.queue))
 }
 
 fn served(lanes: &HashMap<i64, LaneState>, queues: &[String], labels: &Labels) -> Vec<i64> {
@@ -370,6 +424,49 @@ mod tests {
     }
 
     #[test]
+    fn a_frozen_lane_is_in_no_plan_and_wakes_from_its_beginning() {
+        let lanes = Lanes::default();
+        lanes.add(1, lane(5));
+        let group = lanes.group(&[], &Labels::new());
+        lanes.wake(&[1], ["a"]);
+        let freeze = |scope| Freeze {
+            scope,
+            by: "ann".into(),
+            reason: String::new(),
+            since_ms: 0,
+            until_ms: None,
+            ended_ms: None,
+        };
+        let frozen = |generation, scopes: Vec<Scope>| Frozen {
+            generation,
+            freezes: scopes.into_iter().map(freeze).collect(),
+            ..Frozen::default()
+        };
+        let queue = || Scope::Queue("default".into());
+        assert!(lanes.freeze(&frozen(2, vec![queue(), Scope::Tag("x".into())])));
+        assert!(
+            !lanes.freeze(&frozen(2, vec![])),
+            "the same generation is the same knowledge"
+        );
+        assert!(!lanes.has_work(group, "b") && lanes.awake().0.is_empty());
+        let plan = lanes.plan([group], ["a"]);
+        assert!(plan.lanes[&group].is_empty() && plan.serves[&group].is_empty());
+        assert_eq!((plan.generation, plan.frozen_tags.to_vec()), (2, vec!["x".to_owned()]));
+        // A lane that is made later is frozen as well.
+        lanes.add(2, lane(9));
+        lanes.wake(&[2], []);
+        assert!(!lanes.has_work(group, "b"));
+
+        // A claim that was planned before found nothing because of that: nothing is learnt from it.
+        assert!(lanes.freeze(&frozen(3, vec![])));
+        lanes.learn(&plan, &seen(1, 1));
+        assert!(lanes.has_work(group, "b"));
+        let plan = lanes.plan([group], []);
+        assert_eq!(plan.lanes[&group].len(), 2);
+        assert!(plan.frozen_tags.is_empty());
+    }
+
+    #[test]
     fn sets_of_labels_that_nobody_has_any_more_are_forgotten() {
         let lanes = Lanes::default();
         let start = Instant::now();
@@ -411,6 +508,7 @@ mod tests {
         let start = Instant::now();
         let mut state = LaneState {
             lane: lane(5),
+            frozen: false,
             awake: true,
             wake_no: 0,
             firsts: VecDeque::new(),

@@ -7,6 +7,7 @@ mod completions;
 mod context;
 mod cron;
 mod filter;
+mod freeze;
 mod job;
 mod log;
 mod runner;
@@ -25,6 +26,7 @@ pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
 pub use completions::CompletionsArgs;
 pub use context::{AddContextArgs, ContextAction, ContextArgs};
 pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
+pub use freeze::{PauseArgs, ResumeArgs};
 pub use job::{
     ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
     JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs, JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs, WhyArgs,
@@ -145,6 +147,10 @@ pub enum Command {
     Rerun(RerunArgs),
     /// List runners, drain them, and stop or resume giving them tasks
     Runners(RunnersArgs),
+    /// Start nothing more, of everything, a queue or a tag, until a time or until it is resumed
+    Pause(PauseArgs),
+    /// Lift what `pause` set: what waited goes on
+    Resume(ResumeArgs),
     /// Show the cluster on one screen; exit status 1 when something needs a person
     Status(StatusArgs),
     /// List, make and revoke tokens: who may do what

@@ -9,6 +9,7 @@ mod context;
 mod cron;
 mod drain;
 mod forget;
+mod freeze;
 mod import;
 mod job;
 mod joblog;
@@ -55,6 +56,8 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Cancel(args) => cancel::run(global, args).await,
         Command::Rerun(args) => rerun::run(global, args).await,
         Command::Runners(args) => runners::run(global, args).await,
+        Command::Pause(args) => freeze::pause(global, args).await,
+        Command::Resume(args) => freeze::resume(global, args).await,
         Command::Status(args) => status::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
         Command::JoinLine(args) => join::command(global, args).await,

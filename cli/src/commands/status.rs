@@ -1,5 +1,6 @@
 //! `systole status`: the cluster on one screen. The exit status says whether a person is needed.
 
+use super::freeze;
 use crate::args::{Format, Global, StatusArgs};
 use crate::client::Client;
 use crate::exit_code;
@@ -57,8 +58,16 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
                 format_duration(status.oldest_queued_ms)
             ),
         },
-        format!("since     {}", text::full_time(status.since_ms)),
     ];
+    match status.frozen.as_slice() {
+        [] => lines.push("frozen    nothing".into()),
+        freezes => lines.extend(
+            freezes
+                .iter()
+                .map(|freeze| format!("frozen    {}; lift: {}", freeze::line(freeze), freeze::lift(freeze))),
+        ),
+    }
+    lines.push(format!("since     {}", text::full_time(status.since_ms)));
     if status.ended_badly.is_empty() {
         lines.push("ended badly  nothing".into());
     }
@@ -110,9 +119,20 @@ mod tests {
             "1 lost",
             "2  exit code  (newest: 9)",
             "nothing needs a person",
+            "frozen    nothing",
         ] {
             assert!(calm.contains(part), "{part}: {calm}");
         }
+        status.frozen.push(v1::Freeze {
+            scope: "all".into(),
+            by: "ann".into(),
+            ..v1::Freeze::default()
+        });
+        let frozen = screen(&status).join("\n");
+        assert!(
+            frozen.contains("frozen    everything, by ann") && frozen.contains("systole resume --all"),
+            "{frozen}"
+        );
         status.attention.push("host a\x1b is lost".into());
         let loud = screen(&status);
         assert_eq!(loud[loud.len() - 2..], ["needs a person:", "  * host a^[ is lost"]);

@@ -34,6 +34,8 @@ pub const CALLS: &[(&str, Needs)] = &[
     ("/systole.v1.ClusterAdmin/Alarms", Needs::View),
     ("/systole.v1.ClusterAdmin/Status", Needs::View),
     ("/systole.v1.ClusterAdmin/Confirm", Needs::Administer),
+    ("/systole.v1.ClusterAdmin/Pause", Needs::Operate),
+    ("/systole.v1.ClusterAdmin/Resume", Needs::Operate),
     ("/systole.v1.AccessService/CreateToken", Needs::Administer),
     ("/systole.v1.AccessService/ListTokens", Needs::Administer),
     ("/systole.v1.AccessService/RevokeTokens", Needs::Administer),

@@ -9,6 +9,7 @@ pub mod expire;
 pub mod fetch;
 pub mod fleet;
 pub mod forget;
+pub mod freezes;
 pub mod heartbeat;
 pub mod jobs;
 pub mod lost;

@@ -4,6 +4,7 @@ use super::alarms;
 use crate::context::Context;
 use crate::store::StoreError;
 use crate::store::status::{BadRow, HostRow, ReplicaRow};
+use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::host_fault::words;
 use systole_shared::policy::lane::{Lane, serves};
 use systole_shared::policy::why::RunnerView;
@@ -51,6 +52,7 @@ pub struct ClusterStatus {
     pub ended_badly: Vec<BadRow>,
     /// What needs a person, one sentence each.
     pub attention: Vec<String>,
+    pub frozen: Vec<Freeze>,
 }
 
 /// `since_ms`: by the database's clock; negative: so long ago.
@@ -97,6 +99,7 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
         since_ms,
         ended_badly,
         attention,
+        frozen: view.freezes.clone(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! The administration of runners.
 
-use super::{actor, check_batch, check_reason, invalid, item_error, status};
+use super::{actor, check_batch, check_reason, invalid, item_error, status, until};
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::fleet;
@@ -13,7 +13,7 @@ use systole_proto::v1;
 use systole_proto::v1::runner_admin_server::RunnerAdmin;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
-use systole_shared::limits::{DURATION_MS_MAX, PAGE_MAX};
+use systole_shared::limits::PAGE_MAX;
 use systole_shared::time::format_utc;
 use tonic::{Request, Response, Status};
 
@@ -111,7 +111,11 @@ impl Admin {
         let request = request.into_inner();
         check_batch(request.runners.len(), PAGE_MAX, "runners")?;
         check_reason(&request.reason)?;
-        let until = until(&request, on)?;
+        let until = until(request.until_ms, request.for_ms)?;
+        if !on && until != Until::Lifted {
+            let message = "only a cordon ends by itself; leave until_ms and for_ms out";
+            return Err(invalid(Invalid::new("until_ms", message)));
+        }
         let action = match (on, request.drain) {
             (true, true) => "drain",
             (true, false) => "cordon",
@@ -169,23 +173,6 @@ impl Admin {
                 field: "until".into(),
             }),
         }
-    }
-}
-
-/// When the cordon ends. A time that is over is found in the transaction, by the database's clock.
-fn until(request: &v1::CordonRequest, on: bool) -> Result<Until, Status> {
-    let refuse = |field: &str, message: &str| Err(invalid(Invalid::new(field, message.to_owned())));
-    let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
-    match (request.until_ms, request.for_ms) {
-        (0, 0) => Ok(Until::Lifted),
-        _ if !on => refuse(
-            "until_ms",
-            "only a cordon ends by itself; leave until_ms and for_ms out",
-        ),
-        (until, 0) => Ok(Until::Time(ms(until))),
-        (0, within) if within <= DURATION_MS_MAX => Ok(Until::Within(ms(within))),
-        (0, _) => refuse("for_ms", "must be at most 31,622,400,000 ms (366 days)"),
-        (_, _) => refuse("until_ms", "is given together with for_ms; give one of them"),
     }
 }
 

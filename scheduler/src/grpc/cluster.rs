@@ -1,15 +1,18 @@
 //! The administration of the cluster as a whole.
 
-use super::{actor, check_reason, invalid};
+use super::{actor, check_reason, invalid, until};
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::alarms::{self, Kind};
+use crate::flow::freezes;
 use crate::flow::status::{self, ClusterStatus};
+use crate::store::freeze::FreezeOrder;
 use std::sync::Arc;
 use systole_proto::convert::time_to_wire;
 use systole_proto::v1;
 use systole_proto::v1::cluster_admin_server::ClusterAdmin;
 use systole_shared::error::Invalid;
+use systole_shared::policy::freeze::{Freeze, Scope};
 use tonic::{Request, Response, Status};
 
 const DAY_MS: i64 = 86_400_000;
@@ -62,6 +65,54 @@ impl ClusterAdmin for Cluster {
             .map_err(|refusal| super::status(&refusal))?;
         Ok(Response::new(v1::ConfirmResponse { message }))
     }
+
+    async fn pause(&self, request: Request<v1::PauseRequest>) -> Result<Response<v1::PauseResponse>, Status> {
+        let by = actor(&request)?.name;
+        let request = request.into_inner();
+        check_reason(&request.reason)?;
+        let order = FreezeOrder {
+            scope: Scope::parse(&request.scope, &request.name).map_err(invalid)?,
+            until: until(request.until_ms, request.for_ms)?,
+            by,
+            reason: request.reason,
+        };
+        let (freeze, already) = freezes::freeze(&self.ctx, order)
+            .await
+            .map_err(|refusal| super::status(&refusal))?;
+        Ok(Response::new(v1::PauseResponse {
+            freeze: Some(freeze_to_wire(&freeze)),
+            already,
+        }))
+    }
+
+    async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
+        let by = actor(&request)?.name;
+        let request = request.into_inner();
+        check_reason(&request.reason)?;
+        let scope = Scope::parse(&request.scope, &request.name).map_err(invalid)?;
+        let (lifted, frozen) = freezes::lift(&self.ctx, scope, by, request.reason)
+            .await
+            .map_err(|refusal| super::status(&refusal))?;
+        Ok(Response::new(v1::ResumeResponse {
+            lifted: lifted.as_ref().map(freeze_to_wire),
+            frozen: freezes_to_wire(&frozen),
+        }))
+    }
+}
+
+fn freeze_to_wire(freeze: &Freeze) -> v1::Freeze {
+    v1::Freeze {
+        scope: freeze.scope.kind().into(),
+        name: freeze.scope.name().into(),
+        by: freeze.by.clone(),
+        reason: freeze.reason.clone(),
+        since_ms: time_to_wire(freeze.since_ms),
+        until_ms: freeze.until_ms.map_or(0, time_to_wire),
+    }
+}
+
+pub fn freezes_to_wire(freezes: &[Freeze]) -> Vec<v1::Freeze> {
+    freezes.iter().map(freeze_to_wire).collect()
 }
 
 fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
@@ -103,5 +154,6 @@ fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
             })
             .collect(),
         attention: status.attention,
+        frozen: freezes_to_wire(&status.frozen),
     }
 }

@@ -145,6 +145,7 @@ fn job_to_wire(view: JobView) -> v1::Job {
             })
             .collect(),
         waiting: view.waiting,
+        frozen: super::cluster::freezes_to_wire(&view.freezes),
         created_at_ms: time_to_wire(row.created_at_ms),
         changed_at_ms: time_to_wire(row.changed_at_ms),
         name: row.name,

@@ -10,10 +10,11 @@ pub mod tasks;
 
 use crate::auth::Actor;
 use crate::flow::Refusal;
+use crate::store::cordon::Until;
 use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY};
 use systole_proto::v1;
 use systole_shared::error::{Code, Invalid, Kind};
-use systole_shared::limits::{PAGE_DEFAULT, PAGE_MAX, REASON_CHARS_MAX};
+use systole_shared::limits::{DURATION_MS_MAX, PAGE_DEFAULT, PAGE_MAX, REASON_CHARS_MAX};
 use systole_shared::task::spec::check_text;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
@@ -51,6 +52,19 @@ pub fn item_error(refusal: &Refusal) -> v1::ItemError {
         code: refusal.code.name().into(),
         message: refusal.message.clone(),
         field: refusal.field.clone(),
+    }
+}
+
+/// When something that a person sets ends by itself. A time that is over is found in the transaction, by the database's clock.
+fn until(until_ms: u64, for_ms: u64) -> Result<Until, Status> {
+    let refuse = |field: &str, message: &str| Err(invalid(Invalid::new(field, message.to_owned())));
+    let ms = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+    match (until_ms, for_ms) {
+        (0, 0) => Ok(Until::Lifted),
+        (until, 0) => Ok(Until::Time(ms(until))),
+        (0, within) if within <= DURATION_MS_MAX => Ok(Until::Within(ms(within))),
+        (0, _) => refuse("for_ms", "must be at most 31,622,400,000 ms (366 days)"),
+        (_, _) => refuse("until_ms", "is given together with for_ms; give one of them"),
     }
 }
 

@@ -20,6 +20,7 @@ use systole_proto::v1::task_service_server::TaskService;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
 use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX, PAGE_MAX};
+use systole_shared::policy::freeze::{longest, over};
 use systole_shared::policy::why::{Wanted, waiting_for};
 use systole_shared::task::trace::{self, is_traceparent};
 use systole_shared::task::{TaskSpec, TaskState};
@@ -441,15 +442,18 @@ fn why(row: &TaskRow, state: TaskState, spec: &TaskSpec, fleet: &FleetView) -> S
             (Some(at), Some(of)) => format!("attempt {} after {of}, starts at {}", row.attempt, format_utc(at)),
             (None, _) => String::new(),
         },
-        TaskState::Queued => waiting_for(
-            &Wanted {
-                queue: &spec.queue,
-                require: &spec.require,
-                target: spec.target.as_ref(),
-            },
-            &fleet.runners,
-            fleet.now_ms,
-        ),
+        TaskState::Queued => match longest(over(&fleet.freezes, &spec.queue, &spec.tags)) {
+            Some(freeze) => freeze.words(),
+            None => waiting_for(
+                &Wanted {
+                    queue: &spec.queue,
+                    require: &spec.require,
+                    target: spec.target.as_ref(),
+                },
+                &fleet.runners,
+                fleet.now_ms,
+            ),
+        },
         TaskState::Dispatched => match (&row.host, row.slot) {
             (Some(host), Some(slot)) => format!("given to {host}/{slot}, which has not reported it yet"),
             _ => String::new(),

@@ -3,7 +3,7 @@
 
 use crate::clock::boottime_ms;
 use crate::context::Context;
-use crate::flow::alarms;
+use crate::flow::{alarms, freezes};
 use crate::store::StoreError;
 use crate::wake::Message;
 use std::sync::Arc;
@@ -74,6 +74,7 @@ async fn tick(ctx: &Context) -> Result<(), StoreError> {
     alarms::look_for_hosts_ahead(ctx, newest).await?;
     ctx.newest_task_id.fetch_max(newest, Ordering::Relaxed);
     lift_cordons(ctx).await?;
+    freezes::look(ctx).await?;
     let (lanes, targets) = ctx.db.work().await?;
     ctx.parked.offer_all();
     if !lanes.is_empty() || !targets.is_empty() {

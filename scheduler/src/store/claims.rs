@@ -4,28 +4,56 @@
 //! paired by position, and RUN_NEW is built from the rows that the guarded UPDATE returned, from nothing
 //! else. (A lateral join with SKIP LOCKED would pair one task with three runners: a statement does not
 //! skip its own locks.)
+//!
+//! Each scan names the generation of what its plan knows of freezes: with an older one it finds nothing.
 
-use super::db::{Tx, batch};
+use super::db::{Arg, Tx, batch};
 use super::error::StoreError;
 use super::finish::{self, End, Ended};
 use super::sql::Sql;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use systole_shared::heartbeat::end;
 use systole_shared::task::TaskSpec;
 
-static SCAN_LANE: Sql = Sql::new(
-    "scan_lane",
-    "SELECT id, eligible_at_ms FROM task WHERE status = 2 AND target_host IS NULL AND lane_id = $1 AND eligible_at_ms >= $2 \
-     ORDER BY eligible_at_ms, id LIMIT $3 {skip_locked}",
+macro_rules! scan_lane {
+    ($but:literal) => {
+        concat!(
+            "SELECT id, eligible_at_ms FROM task WHERE status = 2 AND target_host IS NULL AND lane_id = $1 AND eligible_at_ms >= $2 \
+               AND (SELECT generation FROM freeze_state WHERE id = 1) = $4 ",
+            $but,
+            "ORDER BY eligible_at_ms, id LIMIT $3 {skip_locked}"
+        )
+    };
+}
+macro_rules! scan_targets {
+    ($but:literal) => {
+        concat!(
+            "SELECT id, target_host, target_slot, lane_id FROM task WHERE status = 2 AND target_host IS NOT NULL \
+               AND target_host IN (SELECT e.value->>'host' FROM {each:$1}) \
+               AND (target_slot IS NULL OR target_host || '/' || CAST(target_slot AS TEXT) IN (SELECT e.value->>'runner' FROM {each:$1})) \
+               AND lane_id {among:$2} AND (SELECT generation FROM freeze_state WHERE id = 1) = $4 ",
+            $but,
+            "ORDER BY priority DESC, eligible_at_ms, id LIMIT $3 {skip_locked}"
+        )
+    };
+}
+
+static SCAN_LANE: Sql = Sql::new("scan_lane", scan_lane!(""));
+static SCAN_TARGETS: Sql = Sql::new("scan_targets", scan_targets!(""));
+/// While tags are frozen (`$5`): whoever pays for looking at the tags of each task pays only then.
+static SCAN_LANE_BUT_TAGS: Sql = Sql::new(
+    "scan_lane_but_tags",
+    scan_lane!(
+        "AND NOT EXISTS (SELECT 1 FROM task_tag AS g WHERE {is:g.task_id,task.id} AND g.tag IN (SELECT e.value->>'tag' FROM {each:$5})) "
+    ),
 );
-static SCAN_TARGETS: Sql = Sql::new(
-    "scan_targets",
-    "SELECT id, target_host, target_slot, lane_id FROM task WHERE status = 2 AND target_host IS NOT NULL \
-       AND target_host IN (SELECT e.value->>'host' FROM {each:$1}) \
-       AND (target_slot IS NULL OR target_host || '/' || CAST(target_slot AS TEXT) IN (SELECT e.value->>'runner' FROM {each:$1})) \
-       AND lane_id {among:$2} \
-     ORDER BY priority DESC, eligible_at_ms, id LIMIT $3 {skip_locked}",
+static SCAN_TARGETS_BUT_TAGS: Sql = Sql::new(
+    "scan_targets_but_tags",
+    scan_targets!(
+        "AND NOT EXISTS (SELECT 1 FROM task_tag AS g WHERE {is:g.task_id,task.id} AND g.tag IN (SELECT e.value->>'tag' FROM {each:$5})) "
+    ),
 );
 static DISPATCH: Sql = Sql::new(
     "dispatch",
@@ -44,6 +72,7 @@ static TAKE_LANE: Sql = Sql::new(
          CAST(e.value->>'start_no' AS BIGINT) AS start_no \
        FROM (SELECT q.id, row_number() OVER (ORDER BY q.eligible_at_ms, q.id) AS n FROM ( \
            SELECT id, eligible_at_ms FROM task WHERE status = 2 AND target_host IS NULL AND lane_id = $1 AND eligible_at_ms >= $2 \
+             AND (SELECT generation FROM freeze_state WHERE id = 1) = $5 \
            ORDER BY eligible_at_ms, id LIMIT $3 {skip_locked}) AS q) AS s \
        JOIN {each:$4} ON CAST(e.value->>'n' AS BIGINT) = s.n) AS x \
      WHERE {is:task.id,x.id} AND task.status + 0 = 2 \
@@ -57,7 +86,15 @@ static RUN_AGAIN: Sql = Sql::new(
      RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms",
 );
 
-pub static STATEMENTS: &[&Sql] = &[&SCAN_LANE, &SCAN_TARGETS, &DISPATCH, &TAKE_LANE, &RUN_AGAIN];
+pub static STATEMENTS: &[&Sql] = &[
+    &SCAN_LANE,
+    &SCAN_TARGETS,
+    &SCAN_LANE_BUT_TAGS,
+    &SCAN_TARGETS_BUT_TAGS,
+    &DISPATCH,
+    &TAKE_LANE,
+    &RUN_AGAIN,
+];
 
 /// Offers that are served by one statement. It compares each row with each offer, so many are cheaper with two.
 const TAKEN_MAX: usize = 32;
@@ -94,6 +131,10 @@ pub struct ClaimPlan {
     pub targets: HashMap<String, u64>,
     /// By age instead of priority, so that low priorities do not starve.
     pub by_age: bool,
+    /// Of what is known to be frozen. Lanes that are frozen as a whole are not in the plan.
+    pub generation: i64,
+    /// Tasks with these tags are passed over.
+    pub frozen_tags: Arc<[String]>,
 }
 
 impl ClaimPlan {
@@ -213,8 +254,9 @@ pub async fn claim(tx: &mut Tx, offers: &[Offer], plan: &ClaimPlan) -> Result<Cl
         && let Some((group, offers)) = groups.iter().next()
         && let Some([lane]) = plan.lanes.get(group).map(Vec::as_slice)
         && offers.len() <= TAKEN_MAX
+        && plan.frozen_tags.is_empty()
     {
-        take_lane(tx, lane, offers, &mut claimed).await?;
+        take_lane(tx, plan, lane, offers, &mut claimed).await?;
         return Ok(claimed);
     }
     // Two groups may serve one lane: a row that this statement sequence has picked is not picked again.
@@ -223,7 +265,7 @@ pub async fn claim(tx: &mut Tx, offers: &[Offer], plan: &ClaimPlan) -> Result<Cl
         let Some(lanes) = plan.lanes.get(&group).filter(|lanes| !lanes.is_empty()) else {
             continue;
         };
-        let picked = scan(tx, lanes, offers.len(), plan.by_age, &mut taken, &mut claimed.seen).await?;
+        let picked = scan(tx, plan, lanes, offers.len(), &mut taken, &mut claimed.seen).await?;
         pairs.extend(picked.into_iter().zip(&offers).map(|(id, offer)| PairJson {
             id,
             host: &offer.host,
@@ -261,7 +303,13 @@ async fn runs(tx: &mut Tx, rows: Vec<Dispatched>) -> Result<(Vec<Run>, Ended), S
     Ok((runs, finish::end_tasks(tx, &ends).await?))
 }
 
-async fn take_lane(tx: &mut Tx, lane: &LanePlan, offers: &[&Offer], claimed: &mut Claimed) -> Result<(), StoreError> {
+async fn take_lane(
+    tx: &mut Tx,
+    plan: &ClaimPlan,
+    lane: &LanePlan,
+    offers: &[&Offer],
+    claimed: &mut Claimed,
+) -> Result<(), StoreError> {
     let json: Vec<OfferJson<'_>> = (1..)
         .zip(offers)
         .map(|(n, offer)| OfferJson {
@@ -272,7 +320,13 @@ async fn take_lane(tx: &mut Tx, lane: &LanePlan, offers: &[&Offer], claimed: &mu
         })
         .collect();
     let limit = i64::try_from(offers.len()).unwrap_or(i64::MAX);
-    let args = vec![lane.lane_id.into(), lane.from_ms.into(), limit.into(), batch(&json)?];
+    let args = vec![
+        lane.lane_id.into(),
+        lane.from_ms.into(),
+        limit.into(),
+        batch(&json)?,
+        plan.generation.into(),
+    ];
     let rows: Vec<Dispatched> = tx.all(&TAKE_LANE, args).await?;
     claimed.seen.push(LaneSeen {
         lane_id: lane.lane_id,
@@ -284,14 +338,36 @@ async fn take_lane(tx: &mut Tx, lane: &LanePlan, offers: &[&Offer], claimed: &mu
     Ok(())
 }
 
+#[derive(Serialize)]
+struct TagJson<'a> {
+    tag: &'a str,
+}
+
+/// Rows of a scan that passes over what is frozen by its tags.
+async fn unfrozen<R: super::db::Row>(
+    tx: &mut Tx,
+    plan: &ClaimPlan,
+    [all, but_tags]: [&'static Sql; 2],
+    mut args: Vec<Arg>,
+) -> Result<Vec<R>, StoreError> {
+    args.push(plan.generation.into());
+    if plan.frozen_tags.is_empty() {
+        return tx.all(all, args).await;
+    }
+    let tags: Vec<TagJson<'_>> = plan.frozen_tags.iter().map(|tag| TagJson { tag }).collect();
+    args.push(batch(&tags)?);
+    tx.all(but_tags, args).await
+}
+
 async fn scan(
     tx: &mut Tx,
+    plan: &ClaimPlan,
     lanes: &[LanePlan],
     want: usize,
-    by_age: bool,
     taken: &mut HashSet<i64>,
     seen: &mut Vec<LaneSeen>,
 ) -> Result<Vec<i64>, StoreError> {
+    let by_age = plan.by_age;
     let mut found: Vec<(u32, i64, i64, i64)> = Vec::new();
     let first_seen = seen.len();
     let limit = want + taken.len();
@@ -304,16 +380,12 @@ async fn scan(
         if !by_age && higher >= want {
             break;
         }
-        let rows: Vec<Scanned> = tx
-            .all(
-                &SCAN_LANE,
-                vec![
-                    lane.lane_id.into(),
-                    lane.from_ms.into(),
-                    i64::try_from(limit).unwrap_or(i64::MAX).into(),
-                ],
-            )
-            .await?;
+        let args = vec![
+            lane.lane_id.into(),
+            lane.from_ms.into(),
+            i64::try_from(limit).unwrap_or(i64::MAX).into(),
+        ];
+        let rows: Vec<Scanned> = unfrozen(tx, plan, [&SCAN_LANE, &SCAN_LANE_BUT_TAGS], args).await?;
         seen.push(LaneSeen {
             lane_id: lane.lane_id,
             wake_no: lane.wake_no,
@@ -372,9 +444,8 @@ async fn claim_targeted<'a>(
     let lanes: Vec<i64> = lanes.into_iter().collect();
     // Twice as many as there are free runners: some may fit the host and not the slot that is left.
     let limit = i64::try_from(aimed.len() * 2).unwrap_or(i64::MAX);
-    let rows: Vec<Targeted> = tx
-        .all(&SCAN_TARGETS, vec![batch(&json)?, batch(&lanes)?, limit.into()])
-        .await?;
+    let args = vec![batch(&json)?, batch(&lanes)?, limit.into()];
+    let rows: Vec<Targeted> = unfrozen(tx, plan, [&SCAN_TARGETS, &SCAN_TARGETS_BUT_TAGS], args).await?;
     let mut left: HashSet<String> = HashSet::new();
     let complete = i64::try_from(rows.len()).unwrap_or(i64::MAX) < limit;
     for row in rows {

@@ -79,7 +79,7 @@ pub enum Until {
 }
 
 impl Until {
-    fn at_ms(self, now_ms: i64) -> Option<i64> {
+    pub fn at_ms(self, now_ms: i64) -> Option<i64> {
         match self {
             Until::Lifted => None,
             Until::Time(ms) => Some(ms),

@@ -24,6 +24,7 @@ pub mod error;
 pub mod fetch;
 pub mod finish;
 pub mod forget;
+pub mod freeze;
 pub mod holds;
 pub mod hosts;
 pub mod jobs;
@@ -55,6 +56,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         fetch::STATEMENTS,
         finish::STATEMENTS,
         forget::STATEMENTS,
+        freeze::STATEMENTS,
         holds::STATEMENTS,
         hosts::STATEMENTS,
         jobs::STATEMENTS,

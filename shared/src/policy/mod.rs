@@ -7,6 +7,7 @@ pub mod blocking;
 pub mod certificate;
 pub mod clock;
 pub mod fence;
+pub mod freeze;
 pub mod host_fault;
 pub mod lane;
 pub mod pause;

@@ -16,9 +16,14 @@ pub enum Held {
     Open,
 }
 
-/// Both pauses together. One whose end has passed counts until the slots in it have their verdict.
+/// The pauses of a trigger and of its job together.
 pub fn held(trigger: Pause, job: Pause) -> Held {
-    [trigger, job]
+    held_by([trigger, job])
+}
+
+/// All pauses together. One whose end has passed counts until the slots in it have their verdict.
+pub fn held_by(pauses: impl IntoIterator<Item = Pause>) -> Held {
+    pauses
         .into_iter()
         .filter(|pause| pause.paused)
         .fold(Held::No, |held, pause| match (held, pause.until_ms) {

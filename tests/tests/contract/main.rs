@@ -5,6 +5,7 @@ mod claims;
 mod cordons;
 mod environment;
 mod fetch;
+mod freezes;
 mod holds;
 mod host_faults;
 mod hosts;

@@ -3,7 +3,7 @@
 use super::words::{job_zone, pause, trigger_zone, wire_fire};
 use crate::args::{Format, Global, JobHistoryArgs, WhyArgs};
 use crate::client::Client;
-use crate::commands::now_ms;
+use crate::commands::{freeze, now_ms};
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::table::{self, Column, Text, plain};
@@ -338,7 +338,11 @@ fn explain(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone, no
 /// How the job stands now: what holds it, and who can lift that.
 fn standing(job: &v1::Job, spec: &JobSpec, coming: &[v1::Coming]) -> Vec<String> {
     let zone = job_zone(spec);
-    let mut out = Vec::new();
+    let mut out: Vec<String> = job
+        .frozen
+        .iter()
+        .map(|freeze| format!("Frozen: {}. Lift it: {}.", freeze::line(freeze), freeze::lift(freeze)))
+        .collect();
     let paused = pause(job.pause.as_ref(), &zone);
     if !paused.is_empty() {
         out.push(format!(

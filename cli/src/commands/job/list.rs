@@ -41,6 +41,8 @@ struct Line {
     paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pause: Option<PauseLine>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    frozen: Vec<json::Freeze>,
     triggers: Vec<TriggerLine>,
     /// Roots of the chains that run.
     running: Vec<String>,
@@ -111,6 +113,7 @@ fn line(job: &v1::Job) -> Line {
         source: job.source.clone(),
         paused: job.pause.as_ref().is_some_and(|pause| pause.paused),
         pause: pause_line(job.pause.as_ref()),
+        frozen: job.frozen.iter().map(json::Freeze::from).collect(),
         triggers: triggers.collect(),
         running: job.running.iter().map(ToString::to_string).collect(),
         waiting: job.waiting,
@@ -142,6 +145,8 @@ fn state(job: &v1::Job) -> String {
         format!("ERROR ({errors} trigger{})", if errors == 1 { "" } else { "s" })
     } else if !job.unproven.is_empty() {
         "HELD".into()
+    } else if !job.frozen.is_empty() {
+        "frozen".into()
     } else if job.pause.as_ref().is_some_and(|pause| pause.paused) {
         "paused".into()
     } else if paused > 0 {

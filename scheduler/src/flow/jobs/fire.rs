@@ -7,13 +7,14 @@ use crate::store::jobs::ledger::{self, Entry};
 use crate::store::jobs::slots::Places;
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::{self as store, JobRow, compiled, settle};
-use crate::store::{Class, StoreError, Tx};
+use crate::store::{Class, StoreError, Tx, freeze};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use systole_shared::job::Job;
 use systole_shared::job::task::Occasion;
-use systole_shared::policy::pause::{Held, due_ms, held};
+use systole_shared::policy::freeze::{Freeze, over};
+use systole_shared::policy::pause::{Held, Pause, due_ms, held_by};
 use systole_shared::trigger::definition::TriggerSpec;
 use systole_shared::trigger::occurrence::{Fire, Range, Verdict};
 use systole_shared::trigger::plan::{Cursor, Plan, Then, Trigger, plan, run_ended};
@@ -44,6 +45,9 @@ async fn fire(tx: &mut Tx, until_ms: i64) -> Result<(usize, Ended), StoreError> 
     if rows.is_empty() {
         return Ok((0, Ended::default()));
     }
+    // With the triggers locked: whoever freezes later waits for this transaction.
+    let judged_ms = rows.iter().map(|row| row.judged_ms).min().unwrap_or(now);
+    let freezes = freeze::since(tx, judged_ms).await?;
     let job_ids: BTreeSet<i64> = rows.iter().map(|row| row.job_id).collect();
     let job_ids: Vec<i64> = job_ids.into_iter().collect();
     let jobs: HashMap<i64, (JobRow, Result<Job, String>)> = store::by_id(tx, &job_ids)
@@ -66,7 +70,7 @@ async fn fire(tx: &mut Tx, until_ms: i64) -> Result<(usize, Ended), StoreError> 
                 let compiled = compiled.as_ref().map_err(Clone::clone)?;
                 let trigger = compiled::trigger(&job.name, &spec, row.created_at_ms, &calendars)
                     .map_err(|error| error.to_string())?;
-                judge(row.clone(), job, compiled, &spec, trigger, now)
+                judge(row.clone(), (job, compiled), &spec, trigger, &freezes, now)
             }),
         };
         turns.push(match judged {
@@ -143,16 +147,29 @@ pub fn judge_pause(trigger: &Trigger, row: &mut TriggerRow, until_ms: i64) -> Re
     Ok((ranges, Then::Waits))
 }
 
+/// The freezes over a job as pauses. Those that ended before the trigger's last verdict are over.
+pub fn frozen(freezes: &[Freeze], job: &Job, judged_ms: i64) -> Vec<Pause> {
+    over(freezes, &job.task.queue, &job.task.tags)
+        .map(Freeze::pause)
+        .filter(|pause| pause.until_ms.is_none_or(|until| until > judged_ms))
+        .collect()
+}
+
 fn judge(
     row: TriggerRow,
-    job: &JobRow,
-    compiled: &Job,
+    (job, compiled): (&JobRow, &Job),
     spec: &TriggerSpec,
     trigger: Trigger,
+    freezes: &[Freeze],
     now: i64,
 ) -> Result<Turn, String> {
     let mut turn = Turn::new(row);
-    turn.held = held(turn.row.pause(), job.pause());
+    let frozen = frozen(freezes, compiled, turn.row.judged_ms);
+    turn.held = held_by(
+        [turn.row.pause(), job.pause()]
+            .into_iter()
+            .chain(frozen.iter().copied()),
+    );
     if let Held::Until(until) = turn.held
         && until <= now
     {
@@ -162,6 +179,7 @@ fn judge(
         turn.job_pause_over = job.paused;
         turn.held = Held::No;
     }
+    turn.row.frozen = turn.held != Held::No && !frozen.is_empty();
     if turn.held == Held::No && turn.then != Then::Complete {
         let plan = ask(&trigger, turn.row.cursor(), now, false)?;
         turn.row.set_cursor(plan.cursor);

@@ -3,16 +3,17 @@
 use super::apply::Coming;
 use super::{Refusal, no_such_job};
 use crate::context::Context;
-use crate::store::StoreError;
 use crate::store::jobs::kept::{CalendarRow, GroupRow};
 use crate::store::jobs::ledger::{self, OccurrenceFilter, OccurrenceRow};
 use crate::store::jobs::slots::{self, SlotRow};
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::{self as store, JobRow, ListFilter, VersionRow, compiled, kept, settle};
+use crate::store::{StoreError, freeze};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
-use systole_shared::policy::pause::{Held, held};
+use systole_shared::policy::freeze::{Freeze, over};
+use systole_shared::policy::pause::{Held, held_by};
 use systole_shared::trigger::plan::Trigger;
 use systole_shared::trigger::schedule::Schedule;
 use systole_shared::trigger::state::Phase;
@@ -25,6 +26,18 @@ pub struct JobView {
     /// Its places.
     pub slots: Vec<SlotRow>,
     pub waiting: u32,
+    pub freezes: Vec<Freeze>,
+}
+
+/// What is frozen of a job. One that cannot be read is as its lane says: by everything.
+fn freezes_over(freezes: &[Freeze], job: &JobRow) -> Vec<Freeze> {
+    if freezes.is_empty() {
+        return Vec::new();
+    }
+    match compiled::job(job) {
+        Ok(job) => over(freezes, &job.task.queue, &job.task.tags).cloned().collect(),
+        Err(_) => over(freezes, "", &[]).cloned().collect(),
+    }
 }
 
 async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobView>, StoreError> {
@@ -40,6 +53,7 @@ async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobVi
         taken.entry(row.resource.clone()).or_default().push(row);
     }
     let waiting = slots::waiting_counts(tx, &ids).await?;
+    let freezes = freeze::since(tx, i64::MAX).await?;
     Ok(jobs
         .into_iter()
         .zip(resources)
@@ -47,6 +61,7 @@ async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobVi
             triggers: of_job.remove(&row.id).unwrap_or_default(),
             slots: taken.remove(&resource).unwrap_or_default(),
             waiting: waiting.get(&row.id).copied().unwrap_or(0),
+            freezes: freezes_over(&freezes, &row),
             row,
         })
         .collect())
@@ -176,11 +191,12 @@ pub async fn next(
                 let ids: Vec<i64> = jobs.iter().map(|job| job.id).collect();
                 let rows = triggers::of_jobs(tx, &ids).await?;
                 let calendars = compiled::all_calendars(tx).await?;
-                Ok((jobs, rows, calendars, settle::now_ms(tx).await?))
+                let freezes = freeze::since(tx, i64::MAX).await?;
+                Ok((jobs, rows, calendars, freezes, settle::now_ms(tx).await?))
             })
         })
         .await?;
-    let (jobs, rows, calendars, now) = read;
+    let (jobs, rows, calendars, freezes, now) = read;
     if let Some(job) = job
         && jobs.is_empty()
     {
@@ -192,7 +208,12 @@ pub async fn next(
     let mut heap = BinaryHeap::new();
     for row in rows {
         let Some(job) = jobs.get(&row.job_id) else { continue };
-        let held = held(row.pause(), job.pause());
+        let frozen = freezes_over(&freezes, job);
+        let held = held_by(
+            [row.pause(), job.pause()]
+                .into_iter()
+                .chain(frozen.iter().map(Freeze::pause)),
+        );
         if row.phase() != Phase::Waiting || held == Held::Open {
             continue;
         }

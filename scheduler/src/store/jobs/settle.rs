@@ -6,6 +6,7 @@
 use super::super::db::{Tx, batch};
 use super::super::error::StoreError;
 use super::super::finish::{self, End, Ended};
+use super::super::freeze;
 use super::super::sql::Sql;
 use super::launch::{self, Wish};
 use super::ledger::{self, Entry};
@@ -16,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use systole_shared::job::RetryPolicy;
 use systole_shared::job::task::Occasion;
+use systole_shared::policy::freeze::{Freeze, over};
 use systole_shared::policy::pause::{Held, due_ms, held};
 use systole_shared::task::spec::OnDisconnect;
 use systole_shared::task::{TaskSpec, TaskState};
@@ -297,6 +299,7 @@ async fn fire_after(
     let ids: Vec<i64> = over.iter().map(|over| over.task_id).collect();
     let runs: Vec<RunRow> = tx.all(&RUNS, vec![batch(&ids)?]).await?;
     let runs: HashMap<i64, RunRow> = runs.into_iter().map(|row| (row.id, row)).collect();
+    let freezes = freeze::since(tx, now).await?;
     let mut wishes = Vec::new();
     let mut skipped = Vec::new();
     let mut moved: Vec<TriggerRow> = Vec::new();
@@ -317,7 +320,7 @@ async fn fire_after(
             }
             let run = runs.get(&parent.task_id);
             let scheduled_ms = run.and_then(|run| run.scheduled_ms).unwrap_or(now);
-            if holds(held(row.pause(), job.pause()), now) {
+            if holds(held(row.pause(), job.pause()), now) || is_frozen(&freezes, &job, now) {
                 skipped.push(paused_entry(&row, scheduled_ms, parent.root));
                 continue;
             }
@@ -340,6 +343,15 @@ async fn fire_after(
     ledger::put(tx, &skipped).await?;
     launch::launch(tx, places, &wishes, true, ended).await?;
     triggers::save(tx, &moved).await
+}
+
+/// What cannot be read says so where its run is made.
+fn is_frozen(freezes: &[Freeze], job: &JobRow, now: i64) -> bool {
+    !freezes.is_empty()
+        && compiled::job(job).is_ok_and(|job| {
+            over(freezes, &job.task.queue, &job.task.tags)
+                .any(|freeze| freeze.pause().until_ms.is_none_or(|until| until > now))
+        })
 }
 
 fn holds(held: Held, now: i64) -> bool {

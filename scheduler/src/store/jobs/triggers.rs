@@ -11,7 +11,7 @@ use systole_shared::trigger::state::{Phase, TriggerState};
 macro_rules! trigger_columns {
     () => {
         "t.id, t.job_id, t.name, t.definition, t.kind, t.lane_id, t.after_job, t.after_outcome, t.created_at_ms, t.judged_ms, t.next_ms, \
-         t.fires, t.due_ms, t.phase, t.error, t.run_root, t.paused, t.paused_until_ms, t.paused_by, t.pause_reason, t.paused_at_ms"
+         t.fires, t.due_ms, t.phase, t.error, t.run_root, t.paused, t.paused_until_ms, t.paused_by, t.pause_reason, t.paused_at_ms, t.frozen"
     };
 }
 
@@ -86,12 +86,13 @@ static SET_TRIGGERS: Sql = Sql::new(
 static MOVE_TRIGGERS: Sql = Sql::new(
     "move_triggers",
     "UPDATE job_trigger SET judged_ms = x.judged_ms, next_ms = x.next_ms, fires = x.fires, due_ms = x.due_ms, phase = x.phase, \
-       error = x.error, run_root = x.run_root, paused = x.paused, paused_until_ms = x.paused_until_ms \
+       error = x.error, run_root = x.run_root, paused = x.paused, paused_until_ms = x.paused_until_ms, frozen = x.frozen \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'judged_ms' AS BIGINT) AS judged_ms, \
        CAST(e.value->>'next_ms' AS BIGINT) AS next_ms, CAST(e.value->>'fires' AS BIGINT) AS fires, \
        CAST(e.value->>'due_ms' AS BIGINT) AS due_ms, e.value->>'phase' AS phase, e.value->>'error' AS error, \
        CAST(e.value->>'run_root' AS BIGINT) AS run_root, CAST(e.value->>'paused' AS BIGINT) = 1 AS paused, \
-       CAST(e.value->>'paused_until_ms' AS BIGINT) AS paused_until_ms FROM {each:$1}) AS x WHERE {is:job_trigger.id,x.id}",
+       CAST(e.value->>'paused_until_ms' AS BIGINT) AS paused_until_ms, CAST(e.value->>'frozen' AS BIGINT) = 1 AS frozen \
+       FROM {each:$1}) AS x WHERE {is:job_trigger.id,x.id}",
 );
 static SIGN_PAUSE: Sql = Sql::new(
     "sign_pause",
@@ -137,6 +138,8 @@ pub struct TriggerRow {
     pub paused_by: Option<String>,
     pub pause_reason: Option<String>,
     pub paused_at_ms: Option<i64>,
+    /// Put aside by a freeze.
+    pub frozen: bool,
 }
 
 pub fn phase_name(phase: Phase) -> &'static str {
@@ -197,6 +200,7 @@ impl TriggerRow {
         self.set_phase(Phase::Error);
         self.error = error.into();
         self.due_ms = None;
+        self.frozen = false;
     }
 }
 
@@ -232,6 +236,7 @@ struct MoveJson<'a> {
     run_root: Option<i64>,
     paused: i64,
     paused_until_ms: Option<i64>,
+    frozen: i64,
 }
 
 #[derive(sqlx::FromRow)]
@@ -324,6 +329,7 @@ pub async fn save(tx: &mut Tx, triggers: &[TriggerRow]) -> Result<(), StoreError
             run_root: row.run_root,
             paused: i64::from(row.paused),
             paused_until_ms: row.paused_until_ms,
+            frozen: i64::from(row.frozen),
         })
         .collect();
     tx.exec(&MOVE_TRIGGERS, vec![batch(&rows)?]).await.map(drop)
