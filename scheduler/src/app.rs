@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::context::{Context, Health};
 use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
-use crate::loops::{self, admit, callbacks, chains, expire, fire, poll, reaper, retention, watchdog};
+use crate::loops::{self, admit, backfill, callbacks, chains, expire, fire, poll, reaper, retention, watchdog};
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
 use crate::tls::{self, OwnCertificate};
@@ -174,6 +174,7 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("admission", Arc::clone(ctx), admit::run));
     tokio::spawn(loops::keep_running("triggers", Arc::clone(ctx), fire::run));
     tokio::spawn(loops::keep_running("chains", Arc::clone(ctx), chains::run));
+    tokio::spawn(loops::keep_running("backfills", Arc::clone(ctx), backfill::run));
     tokio::spawn(loops::keep_running("timeouts", Arc::clone(ctx), expire::run));
     tokio::spawn(loops::keep_running("callbacks", Arc::clone(ctx), callbacks::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));

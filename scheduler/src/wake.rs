@@ -52,6 +52,8 @@ pub struct Wake {
     pub fire: Notify,
     /// Rings for what is to be done about chains of jobs.
     pub chains: Notify,
+    /// Rings for backfills: there may be room for the next fires.
+    pub backfills: Notify,
     /// Rings for the callback-er.
     pub callbacks: Notify,
     /// Rings for the poll: look now.
@@ -70,6 +72,7 @@ impl Wake {
             admit: Notify::new(),
             fire: Notify::new(),
             chains: Notify::new(),
+            backfills: Notify::new(),
             callbacks: Notify::new(),
             poll: Notify::new(),
             changes: broadcast::channel(CHANGES_MAX).0,

@@ -120,6 +120,8 @@ pub const REDELIVERIES_MAX: u32 = 3;
 pub const REPLACEMENTS_MAX: u32 = 3;
 /// Deliveries of one callback before it is given up.
 pub const CALLBACK_TRIES_MAX: u32 = 8;
+/// Fires of one backfill, those of the same time that are left out included.
+pub const BACKFILL_FIRES_MAX: usize = 10_000;
 /// Freezes in force at once.
 pub const FREEZES_MAX: usize = 100;
 /// Tokens of one cluster, revoked and expired ones included until they are forgotten.

@@ -3,6 +3,7 @@
 
 mod access;
 mod admin;
+mod backfill;
 mod completions;
 mod context;
 mod cron;
@@ -23,6 +24,7 @@ mod value;
 
 pub use access::{AuditArgs, CreateTokenArgs, JoinCommandArgs, RevokeTokenArgs, TokenAction, TokenArgs};
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
+pub use backfill::{BackfillAction, BackfillArgs, BackfillRunArgs};
 pub use completions::CompletionsArgs;
 pub use context::{AddContextArgs, ContextAction, ContextArgs};
 pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
@@ -164,6 +166,8 @@ pub enum Command {
     Admin(AdminArgs),
     /// Jobs: their files, what the scheduler has, when they fire, and run them now
     Job(JobArgs),
+    /// Make up fires of a job that did not happen
+    Backfill(BackfillArgs),
     /// Say in words what becomes of a job, or what became of one of its times
     Why(WhyArgs),
     /// Turn what ran elsewhere into job files

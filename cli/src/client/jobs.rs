@@ -76,6 +76,25 @@ impl Client {
             .await
     }
 
+    /// One that makes a backfill must carry a key, so that a repeated call does not make two.
+    pub async fn backfill(&self, request: v1::BackfillRequest) -> Result<v1::BackfillResponse, Failure> {
+        self.unary(|| async { self.jobs().backfill(self.request(request.clone())).await })
+            .await
+    }
+
+    pub async fn backfills(&self, request: v1::ListBackfillsRequest) -> Result<v1::ListBackfillsResponse, Failure> {
+        self.unary(|| async { self.jobs().list_backfills(self.request(request.clone())).await })
+            .await
+    }
+
+    pub async fn cancel_backfill(
+        &self,
+        request: v1::CancelBackfillRequest,
+    ) -> Result<v1::CancelBackfillResponse, Failure> {
+        self.unary(|| async { self.jobs().cancel_backfill(self.request(request.clone())).await })
+            .await
+    }
+
     pub async fn next_fires(&self, request: v1::NextRequest) -> Result<v1::NextResponse, Failure> {
         self.unary(|| async { self.jobs().next(self.request(request.clone())).await })
             .await

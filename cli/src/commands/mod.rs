@@ -2,6 +2,7 @@
 
 mod admin;
 mod audit;
+mod backfill;
 mod batch;
 mod cancel;
 pub mod completions;
@@ -63,6 +64,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::JoinLine(args) => join::command(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,
         Command::Admin(args) => admin::run(global, args).await,
+        Command::Backfill(args) => backfill::run(global, args).await,
         Command::Job(args) => job::run(global, args).await,
         Command::Why(args) => job::why(global, args).await,
         Command::Import(args) => import::run(global, args),

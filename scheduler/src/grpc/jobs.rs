@@ -1,11 +1,11 @@
 //! The service of jobs.
 
-use super::{actor, check_batch, check_reason, invalid, item_error, page_limit, status};
+use super::{actor, backfills, check_batch, check_reason, invalid, item_error, page_limit, status};
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::jobs::apply::{self, Applied, Definition, Manner, Outcome};
 use crate::flow::jobs::view::JobView;
-use crate::flow::jobs::{chains, delete, kept, pause, start, view};
+use crate::flow::jobs::{backfill, chains, delete, kept, pause, start, view};
 use crate::store::jobs::ListFilter;
 use crate::store::jobs::ledger::{OccurrenceFilter, OccurrenceRow};
 use crate::store::jobs::triggers::TriggerRow;
@@ -171,6 +171,8 @@ fn occurrence_to_wire(row: OccurrenceRow) -> v1::Occurrence {
         blocked_by: row.blocked_by.unwrap_or(0),
         at_ms: time_to_wire(row.at_ms),
         parent_root: row.parent_root,
+        backfill_id: row.backfill_id.unwrap_or(0),
+        was: row.was,
     }
 }
 
@@ -561,6 +563,55 @@ impl JobService for Jobs {
             })
             .collect();
         Ok(Response::new(v1::ListGroupsResponse { groups }))
+    }
+
+    async fn backfill(&self, request: Request<v1::BackfillRequest>) -> Result<Response<v1::BackfillResponse>, Status> {
+        let by = actor(&request)?.name;
+        let request = request.into_inner();
+        check_reason(&request.reason)?;
+        check_text(&request.key, "key", KEY_CHARS_MAX).map_err(invalid)?;
+        let ask = backfill::Ask {
+            trigger: (!request.trigger.is_empty()).then_some(request.trigger),
+            from_ms: i64::try_from(request.from_ms).unwrap_or(i64::MAX),
+            to_ms: i64::try_from(request.to_ms).unwrap_or(i64::MAX),
+            max_concurrent: (request.max_concurrent != 0).then_some(request.max_concurrent),
+            dry_run: request.dry_run,
+            key: request.key,
+            by,
+            reason: request.reason,
+            job: request.job,
+        };
+        let job = ask.job.clone();
+        let made = backfill::backfill(&self.ctx, ask).await.map_err(refused)?;
+        Ok(Response::new(backfills::made_to_wire(&job, made)))
+    }
+
+    async fn list_backfills(
+        &self,
+        request: Request<v1::ListBackfillsRequest>,
+    ) -> Result<Response<v1::ListBackfillsResponse>, Status> {
+        let request = request.into_inner();
+        let limit = i64::try_from(page_limit(request.limit)?).unwrap_or(i64::MAX);
+        let rows = backfill::list(&self.ctx, request.job, limit).await.map_err(refused)?;
+        Ok(Response::new(v1::ListBackfillsResponse {
+            backfills: rows.into_iter().map(backfills::row_to_wire).collect(),
+        }))
+    }
+
+    async fn cancel_backfill(
+        &self,
+        request: Request<v1::CancelBackfillRequest>,
+    ) -> Result<Response<v1::CancelBackfillResponse>, Status> {
+        let by = actor(&request)?.name;
+        let request = request.into_inner();
+        check_reason(&request.reason)?;
+        let (row, already) = backfill::cancel(&self.ctx, request.id, by, request.reason)
+            .await
+            .map_err(refused)?;
+        Ok(Response::new(v1::CancelBackfillResponse {
+            backfill: Some(backfills::row_to_wire(row)),
+            already,
+        }))
     }
 
     async fn declare_dead(

@@ -1,6 +1,7 @@
 //! Duties that repeat. Each makes guarded writes only, so any number of replicas may run all of them.
 
 pub mod admit;
+pub mod backfill;
 pub mod callbacks;
 pub mod chains;
 pub mod expire;

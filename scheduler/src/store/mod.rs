@@ -8,7 +8,7 @@
 //! * S3 A beat acts only in the transaction that won its runner row.
 //! * S4 A task is dispatched at most once; RUN_NEW is built from the rows that the claim returned.
 //! * S5 The end of a task, its callback row and its successor are one transaction.
-//! * S6 Rows are locked in one order: host, runner, task, trigger, concurrency group, job; by key. What comes later locks
+//! * S6 Rows are locked in one order: host, runner, task, backfill, trigger, concurrency group, job; by key. What comes later locks
 //!   tasks only by passing over those that somebody has.
 //!
 //! Only this folder contains SQL; only [`db`] names the drivers.
@@ -60,6 +60,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         holds::STATEMENTS,
         hosts::STATEMENTS,
         jobs::STATEMENTS,
+        jobs::backfill::STATEMENTS,
         jobs::kept::STATEMENTS,
         jobs::launch::STATEMENTS,
         jobs::ledger::STATEMENTS,

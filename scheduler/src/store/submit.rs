@@ -433,7 +433,7 @@ fn parse_batch(text: &str) -> Result<Vec<Stored>, StoreError> {
         .collect())
 }
 
-pub(super) async fn next_ids(tx: &mut Tx, count: usize) -> Result<Vec<i64>, StoreError> {
+pub async fn next_ids(tx: &mut Tx, count: usize) -> Result<Vec<i64>, StoreError> {
     if count == 0 {
         return Ok(Vec::new());
     }

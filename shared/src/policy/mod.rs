@@ -3,6 +3,7 @@
 //! made anew.
 
 pub mod access;
+pub mod backfill;
 pub mod blocking;
 pub mod certificate;
 pub mod clock;

@@ -6,6 +6,7 @@
 //! times ([`wall`]), which [`dst`] turns into instants of a [`zone`]; [`custom`] is the registry of further kinds.
 //! [`state`] has the six states.
 
+pub mod backfill;
 pub mod calendar;
 pub mod cron;
 pub mod custom;

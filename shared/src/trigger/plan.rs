@@ -132,7 +132,7 @@ impl Trigger {
     }
 
     /// Slots after `after` up to and including `until` that no calendar leaves out, at most `cap`.
-    fn count_free(&self, after: i64, until: i64, cap: u64) -> u64 {
+    pub(super) fn count_free(&self, after: i64, until: i64, cap: u64) -> u64 {
         let mut after = self.start_ms.map_or(after, |start| after.max(start.saturating_sub(1)));
         let mut count = 0;
         for _ in 0..STRETCHES_MAX {
@@ -150,7 +150,7 @@ impl Trigger {
     }
 
     /// The last slot up to and including `until`, if one lies after `after`. Halves the time between them.
-    fn last_free(&self, after: i64, until: i64) -> Option<i64> {
+    pub(super) fn last_free(&self, after: i64, until: i64) -> Option<i64> {
         let (mut low, mut high) = (after, until);
         if self.count_free(low, high, 1) == 0 {
             return None;

@@ -54,6 +54,12 @@ struct Line {
     state: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<String>,
+    /// What made it up, or will.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backfill: Option<String>,
+    /// Of one that was made up: what it was before.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    was: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +90,8 @@ fn line(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone) -> Li
         outcome: task
             .and_then(|task| task.outcome.as_ref())
             .map(|outcome| outcome.kind.clone()),
+        backfill: id(occurrence.backfill_id),
+        was: occurrence.was.clone(),
         blocked_by: id(occurrence.blocked_by),
         after_root: id(occurrence.parent_root),
         decided_at: utc(occurrence.at_ms),
@@ -101,6 +109,7 @@ fn note(occurrence: &v1::Occurrence, zone: &Zone) -> String {
         "paused" => "it was paused".into(),
         "discarded" => "a later one took its place".into(),
         "ended" => "the trigger had ended".into(),
+        "backfill" => "nothing was recorded of it".into(),
         other => other.replace('_', " "),
     };
     let mut parts = Vec::new();
@@ -111,6 +120,12 @@ fn note(occurrence: &v1::Occurrence, zone: &Zone) -> String {
             let late = occurrence.at_ms.saturating_sub(occurrence.scheduled_at_ms);
             if occurrence.reason == "manual" {
                 parts.push("asked for".into());
+            } else if occurrence.reason == "backfill" {
+                let was = match occurrence.was.as_str() {
+                    "" => "nothing was recorded of it".to_owned(),
+                    was => format!("it was {}", was.replace('_', " ")),
+                };
+                parts.push(format!("made up by backfill {}; {was}", occurrence.backfill_id));
             } else if occurrence.scheduled_at_ms > 0 && late > LATE_MS && occurrence.reason != "after" {
                 parts.push(format!("{} late", format_duration(late)));
             }
@@ -118,6 +133,9 @@ fn note(occurrence: &v1::Occurrence, zone: &Zone) -> String {
                 parts.push(format!("after {}", occurrence.parent_root));
             }
         }
+    }
+    if occurrence.backfill_id != 0 && occurrence.verdict != "fired" {
+        parts.push(format!("backfill {} will make it up", occurrence.backfill_id));
     }
     if occurrence.blocked_by != 0 {
         parts.push(format!("behind {}", occurrence.blocked_by));
@@ -287,6 +305,7 @@ fn explain(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone, no
             let remedy = match occurrence.reason.as_str() {
                 "blocked" => " Set blocking = \"serial\" to let it wait, or \"concurrent\" to let both run.",
                 "misfire" => " Set misfire = \"fire_once\" or \"catch_up\" to make such times up.",
+                "paused" => " Make such times up: systole backfill.",
                 "backlog_full" => {
                     " Runs take longer than the time between them, or nobody takes them: systole ls --job."
                 }

@@ -7,7 +7,7 @@ mod files;
 mod history;
 mod init;
 mod list;
-mod words;
+pub(super) mod words;
 
 pub use files::read_text;
 pub use history::why;

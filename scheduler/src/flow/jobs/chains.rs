@@ -11,6 +11,7 @@ use crate::store::jobs::settle;
 use crate::store::jobs::slots::{self, Idle, LostSlot};
 use crate::store::{Class, StoreError, Tx};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use systole_shared::task::{Outcome, OutcomeKind, TaskState, Transition};
 
 /// What follows the commit of ended or launched runs.
@@ -29,6 +30,9 @@ pub fn after_end(ctx: &Context, ended: &Ended) {
         ctx.wake.admit.notify_one();
     }
     ctx.wake.changed(ended.admitted.iter().map(|task| task.id).collect());
+    if !ended.ids.is_empty() && ctx.jobs.backfills.load(Ordering::Relaxed) {
+        ctx.wake.backfills.notify_one();
+    }
     if ended.triggers {
         ctx.wake.fire.notify_one();
     }

@@ -1,7 +1,8 @@
 //! Jobs: what is applied ([`apply`]), shown ([`view`]), paused ([`pause`]) and deleted; how triggers fire ([`fire`]), how a run is
-//! asked for ([`start`]), and what is done about chains that hold places ([`chains`]).
+//! asked for ([`start`]), how fires are made up ([`backfill`]), and what is done about chains that hold places ([`chains`]).
 
 pub mod apply;
+pub mod backfill;
 pub mod chains;
 pub mod delete;
 pub mod fire;
@@ -13,6 +14,7 @@ pub mod view;
 use super::Refusal;
 use crate::store::jobs::slots::LostSlot;
 use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systole_shared::error::Code;
 
@@ -23,6 +25,8 @@ pub struct Memory {
     supersede: Mutex<HashSet<i64>>,
     /// Slots of hosts whose next IDLE proves that a child is dead.
     lost: Mutex<Arc<HashSet<LostSlot>>>,
+    /// There are backfills whose next fires may start when a run ends.
+    pub backfills: AtomicBool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

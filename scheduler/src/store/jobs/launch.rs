@@ -196,7 +196,7 @@ async fn record(tx: &mut Tx, wishes: &[Wish], launched: &mut [Launched], refused
     Ok(())
 }
 
-async fn put_tasks(tx: &mut Tx, wishes: &[Wish], launched: &[Launched]) -> Result<(), StoreError> {
+pub(super) async fn put_tasks(tx: &mut Tx, wishes: &[Wish], launched: &[Launched]) -> Result<(), StoreError> {
     let mut tasks = Vec::new();
     let mut ids = Vec::new();
     let mut marks = Vec::new();

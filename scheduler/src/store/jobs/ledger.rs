@@ -108,7 +108,10 @@ impl Db {
     /// One bounded step. True: there may be more.
     pub async fn clean_occurrences(&self, keep_ms: i64, until_ms: i64) -> Result<bool, StoreError> {
         self.write("clean_occurrences", Class::Api, move |tx| {
-            Box::pin(delete_old(tx, keep_ms, until_ms))
+            Box::pin(async move {
+                super::backfill::delete_old(tx, keep_ms, until_ms).await?;
+                delete_old(tx, keep_ms, until_ms).await
+            })
         })
         .await
     }
@@ -129,6 +132,10 @@ pub struct OccurrenceRow {
     pub blocked_by: Option<i64>,
     pub misfired: bool,
     pub at_ms: i64,
+    /// What made it up, or will.
+    pub backfill_id: Option<i64>,
+    /// Of one that was made up: its verdict before.
+    pub was: String,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -146,7 +153,7 @@ pub struct OccurrenceFilter {
 pub async fn list(tx: &mut Tx, filter: &OccurrenceFilter, limit: i64) -> Result<Vec<OccurrenceRow>, StoreError> {
     let mut text = String::from(
         "SELECT id, trigger_name, scheduled_ms, until_ms, fires, parent_root, verdict, reason, into_ms, task_id, blocked_by, misfired, \
-         at_ms FROM occurrence WHERE job_id = $1",
+         at_ms, backfill_id, was FROM occurrence WHERE job_id = $1",
     );
     let mut args: Vec<Arg> = vec![filter.job_id.into()];
     let mut add = |text: &mut String, condition: &str, arg: Arg| {

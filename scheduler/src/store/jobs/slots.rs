@@ -361,9 +361,27 @@ impl Places {
         roots
     }
 
+    /// Who has places of one resource more, which is changed under the lock of the caller.
+    pub async fn also(&mut self, tx: &mut Tx, resource: &str) -> Result<(), StoreError> {
+        for row in taken(tx, &[resource]).await? {
+            self.taken.entry(row.resource).or_default().insert(row.n, row.root_id);
+        }
+        Ok(())
+    }
+
+    /// Chains that have a place of it.
+    pub fn running_of(&self, resource: &str) -> u32 {
+        u32::try_from(self.running(resource)).unwrap_or(u32::MAX)
+    }
+
     /// Takes all places that a chain of the job needs.
     pub fn take(&mut self, job: &JobRow, root: i64) {
-        for resource in job.resources() {
+        self.take_as(job.resources(), root);
+    }
+
+    /// Takes a place of each of these.
+    pub fn take_as(&mut self, resources: Vec<String>, root: i64) {
+        for resource in resources {
             let taken = self.taken.entry(resource.clone()).or_default();
             let n = (0..).find(|n| !taken.contains_key(n)).unwrap_or(i64::MAX);
             taken.insert(n, root);
