@@ -29,7 +29,7 @@ async fn main() -> Result<()> {
     let mut only = None;
     let mut database = None;
     let mut count = None;
-    let mut slots = 16;
+    let mut slots = vec![16, 64];
     let mut out = PathBuf::from("target/bench.json");
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -38,10 +38,17 @@ async fn main() -> Result<()> {
             "--only" => only = args.next(),
             "--out" => out = args.next().ok_or("--out needs a path")?.into(),
             "--database" => database = args.next(),
-            "--slots" => slots = args.next().ok_or("--slots needs a number")?.parse()?,
+            "--slots" => {
+                let given = args.next().ok_or("--slots needs a number, or several as 16,64")?;
+                slots = given
+                    .split(',')
+                    .map(str::parse)
+                    .collect::<std::result::Result<_, _>>()?;
+            }
             "--tasks" => count = Some(args.next().ok_or("--tasks needs a number")?.parse()?),
             other => {
-                let known = "--quick, --only LETTERS, --database sqlite|postgres, --tasks N, --slots N, --out FILE";
+                let known =
+                    "--quick, --only LETTERS, --database sqlite|postgres, --tasks N, --slots N[,N…], --out FILE";
                 return Err(format!("unknown option {other}; {known}").into());
             }
         }
@@ -95,7 +102,11 @@ async fn main() -> Result<()> {
                 format!("(b) no-op, 256 runners, {name}"),
                 rate,
                 "tasks/s",
-                format!("{:.2} of the PostgreSQL limit", rate / limit),
+                if limit.is_nan() {
+                    String::new()
+                } else {
+                    format!("{:.2} of the PostgreSQL limit", rate / limit)
+                },
             );
         }
     }
@@ -106,16 +117,18 @@ async fn main() -> Result<()> {
             "/s",
             "peer, no record",
         );
-        let plan = Real {
-            tasks: real_count,
-            slots,
-            latency: wants("d"),
-        };
-        if databases != Some("postgres") {
-            real(&binary, &TestDb::sqlite(), &mut report, "SQLite", &plan).await?;
-        }
-        if databases != Some("sqlite") {
-            real(&binary, &TestDb::postgres(), &mut report, "PostgreSQL", &plan).await?;
+        for (nth, &slots) in slots.iter().enumerate() {
+            let plan = Real {
+                tasks: real_count,
+                slots,
+                latency: wants("d") && nth == 0,
+            };
+            if databases != Some("postgres") {
+                real(&binary, &TestDb::sqlite(), &mut report, "SQLite", &plan).await?;
+            }
+            if databases != Some("sqlite") {
+                real(&binary, &TestDb::postgres(), &mut report, "PostgreSQL", &plan).await?;
+            }
         }
     }
     if wants("e") {

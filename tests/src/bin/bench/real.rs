@@ -56,14 +56,14 @@ pub async fn real(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, p
         );
         let [scheduler, agent, warden, idle] = spent;
         report.add(
-            format!("(c) CPU of systole for each, {kind}"),
+            format!("(c) CPU of systole for each, {slots} slots, {kind}"),
             scheduler + agent + warden,
             "ms",
             format!("scheduler {scheduler:.2}, agent {agent:.2}, warden {warden:.2}; idle meanwhile {idle:.2}"),
         );
     }
     report.add(
-        format!("(c) memory of agent and warden afterwards, {kind}"),
+        format!("(c) memory of agent and warden afterwards, {slots} slots, {kind}"),
         resident_mib(runner.id()) + resident_mib(warden),
         "MiB",
         format!(
