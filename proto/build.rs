@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "systole/v1/access.proto",
         "systole/v1/cluster.proto",
         "systole/v1/job.proto",
+        "systole/v1/lease.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");

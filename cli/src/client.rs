@@ -4,6 +4,7 @@
 //! cancel, cordon and uncordon say what is to be, not what is to change.
 
 mod jobs;
+mod leases;
 
 use crate::args::Global;
 use crate::context;

@@ -49,6 +49,9 @@ fn start(cli: &args::Cli) -> Result<u8, Failure> {
     if let args::Command::Completions(completions) = &cli.command {
         return Ok(commands::completions::run(completions));
     }
+    if let args::Command::LockGuard(_) = &cli.command {
+        return commands::lock::run_guard();
+    }
     // Before anything makes a thread: the warden is one process with few threads, each of its own making.
     if let args::Command::Warden(warden) = &cli.command {
         return commands::warden::run(&cli.global, warden);

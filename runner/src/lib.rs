@@ -11,7 +11,7 @@
 
 mod agent;
 mod backoff;
-mod boottime;
+pub mod boottime;
 mod child;
 pub mod config;
 pub mod credential;

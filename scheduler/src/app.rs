@@ -139,6 +139,7 @@ async fn context(
         submissions: submit::Submissions::default(),
         fleet: crate::context::Fleet::default(),
         jobs: crate::flow::jobs::Memory::default(),
+        leases: crate::flow::leases::Watch::default(),
         asked: crate::flow::fetch::Asked::default(),
         health: Health::default(),
         clock: crate::clock::ClockWatch::new(db.is_elsewhere()),

@@ -42,6 +42,7 @@ pub struct Context {
     pub submissions: Submissions,
     pub fleet: Fleet,
     pub jobs: crate::flow::jobs::Memory,
+    pub leases: crate::flow::leases::Watch,
     /// Hosts that are asked for full outputs.
     pub asked: Asked,
     pub health: Health,

@@ -10,6 +10,7 @@ use crate::grpc::access::Access;
 use crate::grpc::admin::Admin;
 use crate::grpc::cluster::Cluster;
 use crate::grpc::jobs::Jobs;
+use crate::grpc::leases::Leases;
 use crate::grpc::runners::Runners;
 use crate::grpc::tasks::Tasks;
 use crate::store::StoreError;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use systole_proto::v1::access_service_server::AccessServiceServer;
 use systole_proto::v1::cluster_admin_server::ClusterAdminServer;
 use systole_proto::v1::job_service_server::JobServiceServer;
+use systole_proto::v1::lease_service_server::LeaseServiceServer;
 use systole_proto::v1::runner_admin_server::RunnerAdminServer;
 use systole_proto::v1::runner_service_server::RunnerServiceServer;
 use systole_proto::v1::task_service_server::TaskServiceServer;
@@ -61,6 +63,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let access = AccessServiceServer::new(Access { ctx: Arc::clone(&ctx) });
     let cluster = ClusterAdminServer::new(Cluster { ctx: Arc::clone(&ctx) });
+    let leases = LeaseServiceServer::new(Leases { ctx: Arc::clone(&ctx) });
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(systole_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -74,6 +77,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .add_service(access)
         .add_service(jobs)
         .add_service(cluster)
+        .add_service(leases)
         .add_service(reflection)
         .add_service(health);
     let plain = axum::Router::new()

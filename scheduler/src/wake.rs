@@ -30,11 +30,14 @@ pub struct Message {
     /// Tasks are to be ended: look which.
     #[serde(default)]
     pub stop: bool,
+    /// A lease was given back.
+    #[serde(default)]
+    pub leases: bool,
 }
 
 impl Message {
     fn is_empty(&self) -> bool {
-        self.lanes.is_empty() && self.targets.is_empty() && !self.all && !self.stop
+        self.lanes.is_empty() && self.targets.is_empty() && !self.all && !self.stop && !self.leases
     }
 }
 
@@ -132,6 +135,11 @@ impl Wake {
         if any {
             self.tell(|message| message.stop = true);
         }
+    }
+
+    /// Those that wait for it at other replicas are to try again.
+    pub fn lease_given_back(&self) {
+        self.tell(|message| message.leases = true);
     }
 
     /// Runners were uncordoned: everything may fit again.

@@ -122,6 +122,18 @@ pub const REPLACEMENTS_MAX: u32 = 3;
 pub const CALLBACK_TRIES_MAX: u32 = 8;
 /// Fires of one backfill, those of the same time that are left out included.
 pub const BACKFILL_FIRES_MAX: usize = 10_000;
+/// For how long a lease stays without a renewal, ms.
+pub const LEASE_TTL_MS_MIN: u64 = 3_000;
+pub const LEASE_TTL_MS_MAX: u64 = 24 * 3_600_000;
+pub const LEASE_TTL_MS_DEFAULT: u64 = 30_000;
+/// What the holder of a lease calls itself.
+pub const HOLDER_CHARS_MAX: usize = 200;
+/// Leases, those that nobody holds included until they are forgotten.
+pub const LEASES_MAX: usize = 100_000;
+/// How long a lease that nobody holds is kept, ms (a day).
+pub const LEASE_KEEP_MS: i64 = 24 * 3_600_000;
+/// Calls that wait for leases at one replica.
+pub const LEASE_WAITERS_MAX: usize = 1_000;
 /// Freezes in force at once.
 pub const FREEZES_MAX: usize = 100;
 /// Tokens of one cluster, revoked and expired ones included until they are forgotten.

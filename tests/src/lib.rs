@@ -1,6 +1,7 @@
 //! The harness of the whole-system tests: real databases, real replicas, real sockets.
 
 pub mod databases;
+pub mod door;
 pub mod postgres;
 pub mod replica;
 pub mod sim;

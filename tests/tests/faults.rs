@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use systole_tests::door::Door;
 use systole_tests::postgres::{Cluster, free_port};
 use systole_tests::system::{Process, http_get, until};
 use systole_tests::{System, TestDb};
@@ -402,50 +403,4 @@ fn a_scheduler_without_its_database_stops_acknowledging() {
         http_get(system.ports[0], "/readyz").map(|(status, _)| status),
         Some(503)
     );
-}
-
-/// A TCP proxy that can stop passing bytes on, without closing anything.
-struct Door {
-    port: u16,
-    closed: std::sync::Arc<std::sync::atomic::AtomicBool>,
-}
-
-impl Door {
-    fn open(target: u16) -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
-        let port = listener.local_addr().expect("address").port();
-        let closed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let flag = std::sync::Arc::clone(&closed);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let Ok(other) = std::net::TcpStream::connect(("127.0.0.1", target)) else {
-                    continue;
-                };
-                for (from, to) in [
-                    (stream.try_clone(), other.try_clone()),
-                    (other.try_clone(), stream.try_clone()),
-                ] {
-                    let (Ok(mut from), Ok(mut to), flag) = (from, to, std::sync::Arc::clone(&flag)) else {
-                        continue;
-                    };
-                    std::thread::spawn(move || {
-                        let mut buffer = [0; 16_384];
-                        while let Ok(n) = from.read(&mut buffer) {
-                            while flag.load(std::sync::atomic::Ordering::SeqCst) {
-                                std::thread::sleep(Duration::from_millis(50));
-                            }
-                            if n == 0 || to.write_all(&buffer[..n]).is_err() {
-                                return;
-                            }
-                        }
-                    });
-                }
-            }
-        });
-        Self { port, closed }
-    }
-
-    fn close(&self) {
-        self.closed.store(true, std::sync::atomic::Ordering::SeqCst);
-    }
 }

@@ -10,6 +10,7 @@ mod cron;
 mod filter;
 mod freeze;
 mod job;
+mod lock;
 mod log;
 mod runner;
 mod runners;
@@ -33,6 +34,7 @@ pub use job::{
     ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
     JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs, JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs, WhyArgs,
 };
+pub use lock::{HoldArgs, LockAction, LockArgs, LockGuardArgs};
 pub use log::{LogArgs, LogFormat};
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
 pub use runners::{CordonArgs, DrainArgs, RmArgs, RunnersAction, RunnersArgs, UncordonArgs, Until};
@@ -153,6 +155,11 @@ pub enum Command {
     Pause(PauseArgs),
     /// Lift what `pause` set: what waited goes on
     Resume(ResumeArgs),
+    /// Hold a lease while a command runs: one at a time, over all machines
+    Lock(LockArgs),
+    /// Ends a command whose lease is lost; `lock` starts it
+    #[command(hide = true)]
+    LockGuard(LockGuardArgs),
     /// Show the cluster on one screen; exit status 1 when something needs a person
     Status(StatusArgs),
     /// List, make and revoke tokens: who may do what

@@ -15,6 +15,7 @@ mod import;
 mod job;
 mod joblog;
 mod join;
+pub mod lock;
 mod logs;
 mod ls;
 mod many;
@@ -59,6 +60,8 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Runners(args) => runners::run(global, args).await,
         Command::Pause(args) => freeze::pause(global, args).await,
         Command::Resume(args) => freeze::resume(global, args).await,
+        Command::Lock(args) => lock::run(global, args).await,
+        Command::LockGuard(_) => lock::run_guard(),
         Command::Status(args) => status::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
         Command::JoinLine(args) => join::command(global, args).await,

@@ -12,6 +12,7 @@ pub mod forget;
 pub mod freezes;
 pub mod heartbeat;
 pub mod jobs;
+pub mod leases;
 pub mod lost;
 pub mod output;
 pub mod places;

@@ -6,6 +6,7 @@ mod backfills;
 pub mod cluster;
 pub mod jobs;
 mod join;
+pub mod leases;
 pub mod runners;
 pub mod tasks;
 

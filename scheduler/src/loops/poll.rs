@@ -3,7 +3,7 @@
 
 use crate::clock::boottime_ms;
 use crate::context::Context;
-use crate::flow::{alarms, freezes};
+use crate::flow::{alarms, freezes, leases};
 use crate::store::StoreError;
 use crate::wake::Message;
 use std::sync::Arc;
@@ -75,6 +75,7 @@ async fn tick(ctx: &Context) -> Result<(), StoreError> {
     ctx.newest_task_id.fetch_max(newest, Ordering::Relaxed);
     lift_cordons(ctx).await?;
     freezes::look(ctx).await?;
+    leases::look(ctx).await?;
     let (lanes, targets) = ctx.db.work().await?;
     ctx.parked.offer_all();
     if !lanes.is_empty() || !targets.is_empty() {
@@ -197,6 +198,9 @@ async fn hear(ctx: &Context, payload: &str) -> Result<(), StoreError> {
     let targets: Vec<String> = message.targets.into_iter().collect();
     if !lanes.is_empty() || !targets.is_empty() {
         ctx.wake.work_here(&lanes, &targets);
+    }
+    if message.leases {
+        leases::look(ctx).await?;
     }
     if message.stop {
         look_for_stops(ctx).await?;

@@ -62,6 +62,7 @@ async fn by_age(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
     if keep_ms > 0 {
         ctx.db.clean_freezes(keep_ms, until_ms).await?;
     }
+    ctx.db.clean_leases(until_ms).await?;
     ctx.db.clean_keys(until_ms).await?;
     ctx.db.forget_tokens(until_ms).await?;
     ctx.db.forget_joins(until_ms).await?;

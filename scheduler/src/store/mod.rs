@@ -29,6 +29,7 @@ pub mod holds;
 pub mod hosts;
 pub mod jobs;
 pub mod join;
+pub mod lease;
 pub mod listen;
 pub mod live;
 pub mod lost;
@@ -68,6 +69,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         jobs::slots::STATEMENTS,
         jobs::triggers::STATEMENTS,
         join::STATEMENTS,
+        lease::STATEMENTS,
         lost::STATEMENTS,
         live::STATEMENTS,
         outbox::STATEMENTS,

@@ -11,6 +11,7 @@ pub mod fence;
 pub mod freeze;
 pub mod host_fault;
 pub mod lane;
+pub mod lease;
 pub mod pause;
 pub mod retry;
 pub mod stale;

@@ -12,6 +12,7 @@ mod host_faults;
 mod hosts;
 mod job_places;
 mod jobs;
+mod leases;
 mod output;
 
 use std::sync::Arc;
