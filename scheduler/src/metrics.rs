@@ -158,6 +158,13 @@ async fn fleet(ctx: &Context, out: &mut String) -> Result<(), StoreError> {
     ] {
         let _ = writeln!(out, "systole_runners{{state=\"{state}\"}} {count}");
     }
+    head(
+        out,
+        "systole_freezes",
+        "gauge",
+        "Freezes in force: of everything, of queues and of tags.",
+    );
+    let _ = writeln!(out, "systole_freezes {}", view.freezes.len());
     Ok(())
 }
 

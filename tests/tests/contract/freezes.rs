@@ -12,6 +12,7 @@ on_both_databases!(
     a_frozen_queue_waits_and_goes_on_in_its_order,
     a_frozen_tag_is_passed_over_wherever_it_is_aimed,
     a_claim_that_knows_an_older_freeze_gets_nothing,
+    when_a_pause_is_answered_nothing_is_dispatched_any_more,
     a_freeze_survives_the_replica_and_ends_by_itself,
     a_freeze_does_not_end_by_a_clock_that_is_not_believed,
     fires_of_what_is_frozen_are_one_range_and_nothing_is_made_up,
@@ -201,6 +202,73 @@ async fn a_claim_that_knows_an_older_freeze_gets_nothing(db: TestDb) {
         "it has not looked"
     );
     replica.stop().await;
+}
+
+/// Whoever claims at that moment was before it, or gets nothing: under load, over two replicas.
+async fn when_a_pause_is_answered_nothing_is_dispatched_any_more(db: TestDb) {
+    let one = patient(&db).await;
+    let other = match db.postgres {
+        Some(_) => Some(patient(&db).await),
+        None => None,
+    };
+    let over = tokio_util::sync::CancellationToken::new();
+    let runners: Vec<_> = (0..8)
+        .map(|n| {
+            let replica = if n % 2 == 0 {
+                &one
+            } else {
+                other.as_ref().unwrap_or(&one)
+            };
+            let mut runner = SimRunner::new(replica, &format!("h{n}"), 0);
+            let over = over.clone();
+            tokio::spawn(async move {
+                while !over.is_cancelled() {
+                    let response = runner.idle_parked(300).await;
+                    if let Some(run) = response.run {
+                        end(&mut runner, run.task_id).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    let dispatched = || {
+        db.sql("SELECT count(*) FROM task WHERE dispatched_at_ms IS NOT NULL")
+            .parse::<i64>()
+    };
+    let mut lifted = 0;
+    for round in 1..=3 {
+        for _ in 0..120 {
+            one.submit(command(&["true"])).await;
+        }
+        until("they run", || async {
+            dispatched().is_ok_and(|count| count >= lifted + 20).then_some(())
+        })
+        .await;
+        let freeze = pause(&one, "all", "", 0).await.freeze.expect("frozen");
+        let known = dispatched().expect("a number");
+        let queued = one.submit(command(&["true"])).await;
+        // Each runner has asked again since.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        assert_eq!(dispatched().expect("a number"), known, "round {round}");
+        let late = db.sql(&format!(
+            "SELECT count(*) FROM task WHERE dispatched_at_ms > {}",
+            freeze.since_ms
+        ));
+        assert_eq!(late, "0", "round {round}");
+        assert_eq!(one.state(queued).await, v1::TaskState::Queued);
+        lifted = known;
+        resume(&one, "all", "").await;
+        one.until_state(queued, v1::TaskState::Finished).await;
+        lifted = lifted.max(dispatched().expect("a number"));
+    }
+    over.cancel();
+    for runner in runners {
+        runner.await.expect("no panic");
+    }
+    if let Some(other) = other {
+        other.stop().await;
+    }
+    one.stop().await;
 }
 
 async fn a_freeze_survives_the_replica_and_ends_by_itself(db: TestDb) {
