@@ -8,16 +8,17 @@ use clap::{Args, Subcommand};
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-Each fire that was skipped or coalesced, or that lies before the trigger was made, gets a task with its scheduled
-time unchanged, oldest first. What fired is left out: systole rerun runs tasks again. By default its runs take the
-places of the job that nobody waits for; with --max-concurrent they have places of their own.
+Each fire that was skipped or coalesced, or that lies before the trigger was made, gets a task with
+its scheduled time unchanged, oldest first. What fired is left out: systole rerun runs tasks again. By
+default its runs take the places of the job that nobody waits for; with --max-concurrent they have
+places of their own.
 
 Its tasks are a batch: systole ls --batch backfill-3, systole wait --batch backfill-3,
 systole rerun --batch backfill-3 --failed.
 
 Examples:
-  systole backfill etl.extract --from 2027-01-01T00:00:00Z --to 2027-01-31T23:59:59Z --dry-run
-  systole backfill etl.extract --from -48h --to -1h --max-concurrent 4 --yes
+  systole backfill etl.load --from 2027-01-01T00:00:00Z --to 2027-01-31T23:59:59Z --dry-run
+  systole backfill etl.load --from -48h --to -1h --max-concurrent 4 --yes
   systole backfill cancel 3"
 )]
 pub struct BackfillArgs {

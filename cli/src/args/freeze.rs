@@ -21,9 +21,9 @@ pub struct ScopeArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What runs goes on. What waits keeps waiting, and goes on in its order afterwards. Fires of jobs that were
-due meanwhile are skipped (paused) and not made up: systole backfill does that. Timeouts in the queue count on.
-A job by itself: systole job pause. A host: systole runners cordon.")]
+What runs goes on. What waits keeps waiting, and goes on in its order afterwards. Fires of jobs
+that were due meanwhile are skipped (paused) and not made up: systole backfill does that. Timeouts
+in the queue count on. A job by itself: systole job pause. A host: systole runners cordon.")]
 pub struct PauseArgs {
     #[command(flatten)]
     pub scope: ScopeArgs,

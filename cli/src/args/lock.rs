@@ -9,14 +9,15 @@ use std::time::Duration;
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
     after_help = "\
-The command runs while the lease is held, and nobody else in the cluster holds it meanwhile. It is renewed at a third of
---ttl. When it is lost, or cannot be renewed, the command is dead before the ttl is over: SIGTERM to its process group,
---kill-grace later SIGKILL. It finds SYSTOLE_FENCING_TOKEN, a number that rises with each holder: what the lease protects
-should refuse a lower one than the highest that it has seen.
+The command runs while the lease is held, and nobody else in the cluster holds it meanwhile. It is
+renewed at a third of --ttl. When it is lost, or cannot be renewed, the command is dead before the ttl
+is over: SIGTERM to its process group, --kill-grace later SIGKILL. It finds SYSTOLE_FENCING_TOKEN, a
+number that rises with each holder: what the lease protects should refuse a lower one than the
+highest that it has seen.
 
-Signals are forwarded. Exit status: that of the command; else 120 it is held (without --wait) or the call was refused,
-121 somebody took the lease away, 124 --wait was over, 125 no scheduler could be reached (or the lease was lost by that),
-126 could not start, 127 program not found.
+Signals are forwarded. Exit status: that of the command; else 120 it is held (without --wait) or the
+call was refused, 121 somebody took the lease away, 124 --wait was over, 125 no scheduler could be
+reached (or the lease was lost by that), 126 could not start, 127 program not found.
 
 Examples:
   systole lock nightly-migration -- ./migrate

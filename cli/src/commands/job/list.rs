@@ -168,7 +168,7 @@ fn row(job: &v1::Job) -> Vec<Text> {
     let spec = spec(job);
     let is_paused = job.pause.as_ref().is_some_and(|pause| pause.paused);
     let next = soonest(job)
-        .filter(|_| !is_paused)
+        .filter(|_| !is_paused && job.frozen.is_empty())
         .map(|(trigger, at)| wire_fire(&trigger_zone(&spec, &trigger.name), at));
     let kinds: Vec<&str> = job.triggers.iter().map(|trigger| trigger.name.as_str()).collect();
     vec![
