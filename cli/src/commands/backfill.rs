@@ -40,6 +40,8 @@ struct Plan {
     fired: u64,
     /// Another backfill has them in hand.
     pending: u64,
+    /// Of the count, those of which nothing is recorded.
+    unknown: u64,
     at_once: u32,
     /// Later ones have no verdict yet.
     judged_until: Option<String>,
@@ -184,6 +186,12 @@ fn sentences(args: &BackfillRunArgs, plan: &v1::BackfillResponse) -> Vec<String>
         lines.push(format!("  … {} more", plan.count - (SHOWN + shown) as u64));
         lines.extend(plan.fires[plan.fires.len() - shown..].iter().map(line));
     }
+    if plan.unknown > 0 {
+        lines.push(format!(
+            "of {} of them nothing is recorded: before the trigger was made (or made anew), or forgotten by age",
+            plan.unknown
+        ));
+    }
     if plan.fired > 0 {
         lines.push(format!(
             "{} fired and are left out (systole rerun runs tasks again)",
@@ -212,6 +220,7 @@ fn show(output: &Output, args: &BackfillRunArgs, plan: &v1::BackfillResponse) {
         count: plan.count,
         fired: plan.fired,
         pending: plan.pending,
+        unknown: plan.unknown,
         at_once: plan.at_once,
         judged_until: utc(plan.judged_ms),
         fires: plan
@@ -446,6 +455,8 @@ mod tests {
         let mut rest = plan(1);
         (rest.fired, rest.pending, rest.judged_ms) = (3, 2, 1_800_000_000_000);
         assert_eq!(sentences(&args(), &rest).len(), 5);
+        rest.unknown = 1;
+        assert!(sentences(&args(), &rest)[2].starts_with("of 1 of them nothing is recorded"));
     }
 
     #[test]

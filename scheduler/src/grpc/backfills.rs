@@ -24,6 +24,7 @@ pub fn made_to_wire(job: &str, made: Made) -> v1::BackfillResponse {
             .collect(),
         fired: made.fired,
         pending: made.pending,
+        unknown: made.unknown,
         judged_ms: made.judged_ms.map_or(0, time_to_wire),
         at_once: made.at_once,
     }

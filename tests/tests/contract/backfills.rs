@@ -158,7 +158,7 @@ async fn what_fired_is_left_out_and_a_dry_run_stores_nothing(db: TestDb) {
         ..whole()
     };
     let plan = backfill(&replica, dry.clone()).await;
-    assert_eq!((plan.id, plan.count, plan.fires.len()), (0, 11, 11));
+    assert_eq!((plan.id, plan.count, plan.fires.len(), plan.unknown), (0, 11, 11, 0));
     assert_eq!(plan.fires[0].scheduled_at_ms, ms(JANUARY_MS));
     assert_eq!(ledger(&replica, "a").await, before);
     // Two hours are made up; the rest of the range is what another one is about.
@@ -188,7 +188,7 @@ async fn what_was_due_before_the_trigger_existed_is_made_up_and_forgotten_by_a_c
     put(&replica, job("a", &hourly())).await;
     let known = ledger(&replica, "a").await.len();
     let made = backfill(&replica, request(JANUARY_MS, JANUARY_MS + 3 * HOUR_MS)).await;
-    assert_eq!(made.count, 4);
+    assert_eq!((made.count, made.unknown), (4, 4));
     let mut runner = SimRunner::new(&replica, "h", 0);
     let first = runner.take().await;
     assert_eq!(scheduled(&first), "2026-01-01T00:00:00+00:00");

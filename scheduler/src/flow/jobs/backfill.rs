@@ -55,6 +55,8 @@ pub struct Made {
     pub fired: u64,
     /// What another backfill has in hand.
     pub pending: u64,
+    /// Of the fires, those of which nothing is recorded: before the trigger was made, or forgotten.
+    pub unknown: u64,
     /// Up to where slots have their verdict, where that is before the end that was asked for.
     pub judged_ms: Option<i64>,
     /// How many run beside each other.
@@ -67,6 +69,7 @@ struct TriggerPlan {
     slots: Vec<i64>,
     fired: u64,
     pending: u64,
+    unknown: u64,
     /// Ranges that are cut up.
     cut: Vec<i64>,
     pieces: Vec<Piece>,
@@ -146,6 +149,7 @@ async fn transact(tx: &mut Tx, ask: &Ask) -> Result<Result<Made, Refusal>, Store
         };
         made.fired += plan.fired;
         made.pending += plan.pending;
+        made.unknown += plan.unknown;
         made.fires
             .extend(plan.slots.iter().map(|&slot| (row.name.clone(), slot)));
         plans.push(plan);
@@ -273,6 +277,7 @@ fn sort_out(
         let Some(known) = known else {
             plan.slots.push(slot);
             plan.pieces.push(unknown_slot(job, row, slot));
+            plan.unknown += 1;
             at += 1;
             continue;
         };
