@@ -54,6 +54,7 @@ catalogue! {
     RunnerNotFound = "NOTFOUND_006", NotFound, "the runner does not exist";
     TokenNotFound = "NOTFOUND_008", NotFound, "the token does not exist";
     LeaseNotFound = "NOTFOUND_009", NotFound, "nobody holds the lease";
+    ChannelNotFound = "NOTFOUND_010", NotFound, "the scheduler has no alarm channel of this name";
     InvalidJob = "VALIDATION_001", Validation, "the definition of a job, calendar or concurrency group is wrong";
     InvalidPage = "VALIDATION_002", Validation, "a page size or page token is out of range";
     InvalidField = "VALIDATION_003", Validation, "a field of the request is wrong";

@@ -4,6 +4,7 @@
 //! clock; the dependency list (no tokio, sqlx, tonic, axum or nix) enforces it. `scheduler` and
 //! `runner` make happen what the functions here decide.
 
+pub mod alarm;
 pub mod clock;
 pub mod error;
 pub mod heartbeat;

@@ -174,6 +174,26 @@ pub const CATCH_UP_MAX: u64 = 10_000;
 pub const TRIGGERS_PER_JOB_MAX: usize = 100;
 /// Alarms of one job.
 pub const ALARMS_PER_JOB_MAX: usize = 32;
+/// Channels that one alarm of a job names.
+pub const ALARM_CHANNELS_MAX: usize = 16;
+/// Failures in a row that an alarm of a job may wait for.
+pub const IN_A_ROW_MAX: u32 = 1_000;
+/// Tasks that one alarm keeps by name; more are counted.
+pub const ALARM_TASKS_MAX: usize = 50;
+/// Deliveries of one alarm to one channel before it is given up: within some three and a half hours.
+pub const ALARM_TRIES_MAX: u32 = 12;
+/// Channels of one file.
+pub const CHANNELS_MAX: usize = 1_000;
+/// A file of channels.
+pub const CHANNELS_FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// A secret of a channel.
+pub const CHANNEL_SECRET_BYTES_MAX: u64 = 16 * 1024;
+/// Recipients of one channel of mails.
+pub const MAIL_RECIPIENTS_MAX: usize = 100;
+/// Lines of output in an alarm of a channel that names no number.
+pub const ALARM_OUTPUT_LINES_DEFAULT: usize = 10;
+/// The most that a channel may ask for.
+pub const ALARM_OUTPUT_LINES_MAX: usize = 100;
 /// Description of a job or trigger.
 pub const DESCRIPTION_CHARS_MAX: usize = 1_000;
 /// Data of a job, a trigger or a request, and of all of them together, as JSON.

@@ -1,9 +1,10 @@
 //! From a definition to a job that can make tasks. All that is wrong is said, each with its field, not only the first.
 
 use super::data;
-use super::definition::{AlarmSpec, BlockingKind, JobSpec, LimitsSpec, OnLost, Route};
+use super::definition::{BlockingKind, JobSpec, LimitsSpec, OnLost, Route};
 use super::retry::RetryPolicy;
 use super::template::{self, Template};
+use crate::alarm::rule;
 use crate::error::Invalid;
 use crate::id::Target;
 use crate::limits::*;
@@ -48,8 +49,10 @@ pub struct Job {
     pub concurrency_group: Option<String>,
     pub retry: RetryPolicy,
     pub on_lost: OnLost,
-    pub alarms: Vec<AlarmSpec>,
-    /// What is kept but does nothing yet: for whoever saves the job.
+    pub alarms: Vec<rule::Rule>,
+    pub owner: String,
+    pub runbook: String,
+    /// What is not wrong, but perhaps not what was meant: for whoever saves the job.
     pub warnings: Vec<Invalid>,
 }
 
@@ -492,17 +495,12 @@ impl JobSpec {
                 format!("has {count} entries; at most {ALARMS_PER_JOB_MAX} are allowed"),
             );
         }
+        let alarms = rule::read(&self.alarm, &self.trigger);
+        faults.0.extend(alarms.faults);
         let mut task = self.compile_task(command, &mut faults);
         task.retry = retry.plain().unwrap_or_default();
         if !faults.0.is_empty() {
             return Err(faults.0);
-        }
-        let mut warnings = Vec::new();
-        if !self.alarm.is_empty() {
-            warnings.push(Invalid::new(
-                "alarm",
-                "is kept with the job, but no alarms are sent yet",
-            ));
         }
         Ok(Job {
             name: self.name.clone(),
@@ -516,8 +514,10 @@ impl JobSpec {
             concurrency_group: self.concurrency_group.clone(),
             retry,
             on_lost: self.on_lost.unwrap_or_default(),
-            alarms: self.alarm.clone(),
-            warnings,
+            alarms: alarms.rules,
+            owner: self.owner.clone().unwrap_or_default(),
+            runbook: self.runbook.clone().unwrap_or_default(),
+            warnings: alarms.warnings,
         })
     }
 }

@@ -151,8 +151,8 @@ fn a_definition_says_all_of_its_task() {
     assert_eq!((job.retry.kind, job.retry.max_retries), (RetryKind::Exponential, 2));
     let names: Vec<_> = job.triggers.iter().map(|trigger| trigger.name.as_str()).collect();
     assert_eq!(names, ["cron", "monthly-full"]);
-    assert_eq!(job.alarms.len(), 1);
-    assert_eq!(job.warnings[0].field, "alarm");
+    assert_eq!((job.alarms.len(), job.alarms[0].key().as_str()), (1, "failure:1"));
+    assert_eq!(job.warnings, []);
 }
 
 #[test]
