@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "systole/v1/cluster.proto",
         "systole/v1/job.proto",
         "systole/v1/lease.proto",
+        "systole/v1/alarm.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");

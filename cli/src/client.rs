@@ -3,6 +3,7 @@
 //! Every call of this client may be repeated safely: reads change nothing, submits carry a key, and
 //! cancel, cordon and uncordon say what is to be, not what is to change.
 
+mod alarms;
 mod jobs;
 mod leases;
 

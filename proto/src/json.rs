@@ -361,6 +361,8 @@ pub struct Status {
     /// What needs a person.
     pub attention: Vec<String>,
     pub frozen: Vec<Freeze>,
+    pub late: Vec<LateJob>,
+    pub alarms_undelivered: u64,
 }
 
 /// What is neither dispatched nor fired.
@@ -388,6 +390,14 @@ impl From<&v1::Freeze> for Freeze {
             until: time(freeze.until_ms),
         }
     }
+}
+
+#[derive(Debug, Serialize)]
+pub struct LateJob {
+    pub job: String,
+    pub since: Option<String>,
+    /// What was wanted.
+    pub rule: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -463,6 +473,16 @@ impl From<&v1::StatusResponse> for Status {
                 .collect(),
             attention: status.attention.clone(),
             frozen: status.frozen.iter().map(Freeze::from).collect(),
+            late: status
+                .late
+                .iter()
+                .map(|late| LateJob {
+                    job: late.job.clone(),
+                    since: time(late.since_ms),
+                    rule: late.rule.clone(),
+                })
+                .collect(),
+            alarms_undelivered: status.alarms_undelivered,
         }
     }
 }

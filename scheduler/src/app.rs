@@ -3,9 +3,12 @@
 use crate::auth::{TokenFiles, first_tokens, leave_callback_secret};
 use crate::config::Config;
 use crate::context::{Context, Health};
+use crate::flow::notify::{Channels, Notifier};
 use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
-use crate::loops::{self, admit, backfill, callbacks, chains, expire, fire, poll, reaper, retention, watchdog};
+use crate::loops::{
+    self, admit, backfill, callbacks, chains, expire, fire, lateness, life_sign, poll, reaper, retention, watchdog,
+};
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
 use crate::tls::{self, OwnCertificate};
@@ -75,6 +78,7 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     // One crypto provider for the whole process; a second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let files = tls::from_files(config.tls.as_ref()).map_err(StartError::Config)?;
+    let channels = Channels::load(config.alarms.file.as_deref()).map_err(StartError::Config)?;
     let listener = TcpListener::bind(config.listen)
         .await
         .map_err(|error| StartError::Listen {
@@ -92,7 +96,8 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     let tokens = first_tokens(&db, &config.token_dir, &replica, config.renew_tokens).await?;
     let serving = tls::serving(config.tls.as_ref(), files, &db, &config.token_dir, addr).await?;
     let database = describe(&db, &version);
-    let context = Arc::new(context(config, db, replica, serving.own).await?);
+    let notifier = Notifier::new(channels, config.alarms.clone())?;
+    let context = Arc::new(context(config, db, replica, serving.own, notifier).await?);
     leave_callback_secret(&context.config.token_dir, &context.callback_secret)?;
     let router = http::router(Arc::clone(&context))?;
     start_duties(&context);
@@ -113,6 +118,7 @@ async fn context(
     db: Arc<Db>,
     replica: String,
     own_certificate: Option<Arc<OwnCertificate>>,
+    notifier: Notifier,
 ) -> Result<Context, StoreError> {
     let cluster_id = db.setting("cluster_id", uuid::Uuid::new_v4().to_string()).await?;
     let callback_secret = db.setting("callback_secret", callback::new_secret()).await?;
@@ -140,6 +146,8 @@ async fn context(
         fleet: crate::context::Fleet::default(),
         jobs: crate::flow::jobs::Memory::default(),
         leases: crate::flow::leases::Watch::default(),
+        notifier,
+        progress: life_sign::Progress::default(),
         asked: crate::flow::fetch::Asked::default(),
         health: Health::default(),
         clock: crate::clock::ClockWatch::new(db.is_elsewhere()),
@@ -178,6 +186,9 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("backfills", Arc::clone(ctx), backfill::run));
     tokio::spawn(loops::keep_running("timeouts", Arc::clone(ctx), expire::run));
     tokio::spawn(loops::keep_running("callbacks", Arc::clone(ctx), callbacks::run));
+    tokio::spawn(loops::keep_running("alarms", Arc::clone(ctx), loops::alarms::run));
+    tokio::spawn(loops::keep_running("lateness", Arc::clone(ctx), lateness::run));
+    tokio::spawn(loops::keep_running("life sign", Arc::clone(ctx), life_sign::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));
     tokio::spawn(loops::keep_running("pulse", Arc::clone(ctx), poll::pulse));
     tokio::spawn(loops::keep_running("watchdog", Arc::clone(ctx), watchdog::run));
@@ -249,6 +260,8 @@ fn check(config: &Config) -> Result<(), StartError> {
         ("--check", timing.check),
         ("--poll", timing.poll),
         ("--retention-period", config.retention.period),
+        ("--alarm-timeout", config.alarms.timeout),
+        ("--alarm-backoff", config.alarms.backoff),
     ] {
         if value.is_zero() {
             return refuse(format!("{name} must be more than zero"));

@@ -27,6 +27,9 @@ pub struct Config {
     pub timing: Timing,
     pub retention: Retention,
     pub callbacks: Callbacks,
+    pub alarms: Alarms,
+    /// Where to say that this replica makes progress.
+    pub life_sign: Option<LifeSign>,
 }
 
 impl Config {
@@ -44,6 +47,8 @@ impl Config {
             timing: Timing::default(),
             retention: Retention::default(),
             callbacks: Callbacks::default(),
+            alarms: Alarms::default(),
+            life_sign: None,
         }
     }
 }
@@ -154,4 +159,33 @@ impl Default for Callbacks {
             backoff: Duration::from_secs(2),
         }
     }
+}
+
+/// How people are told.
+#[derive(Clone, Debug)]
+pub struct Alarms {
+    /// The file of channels; without one no alarm leaves this replica.
+    pub file: Option<PathBuf>,
+    /// Deadline of one delivery; default 20 s.
+    pub timeout: Duration,
+    /// Wait after the first failed delivery; doubles with each, up to an hour; default 10 s.
+    pub backoff: Duration,
+}
+
+impl Default for Alarms {
+    fn default() -> Self {
+        Self {
+            file: None,
+            timeout: Duration::from_secs(20),
+            backoff: Duration::from_secs(10),
+        }
+    }
+}
+
+/// An address that is called as long as a replica makes progress.
+#[derive(Clone, Debug)]
+pub struct LifeSign {
+    pub url: String,
+    /// Default 60 s.
+    pub every: Duration,
 }

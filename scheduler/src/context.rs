@@ -43,6 +43,9 @@ pub struct Context {
     pub fleet: Fleet,
     pub jobs: crate::flow::jobs::Memory,
     pub leases: crate::flow::leases::Watch,
+    /// Tells people.
+    pub notifier: crate::flow::notify::Notifier,
+    pub progress: crate::loops::life_sign::Progress,
     /// Hosts that are asked for full outputs.
     pub asked: Asked,
     pub health: Health,

@@ -8,6 +8,7 @@ use crate::flow::Refusal;
 use crate::flow::alarms;
 use crate::grpc::access::Access;
 use crate::grpc::admin::Admin;
+use crate::grpc::alarms::Alarms;
 use crate::grpc::cluster::Cluster;
 use crate::grpc::jobs::Jobs;
 use crate::grpc::leases::Leases;
@@ -23,6 +24,7 @@ use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::v1::access_service_server::AccessServiceServer;
+use systole_proto::v1::alarm_service_server::AlarmServiceServer;
 use systole_proto::v1::cluster_admin_server::ClusterAdminServer;
 use systole_proto::v1::job_service_server::JobServiceServer;
 use systole_proto::v1::lease_service_server::LeaseServiceServer;
@@ -62,6 +64,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let access = AccessServiceServer::new(Access { ctx: Arc::clone(&ctx) });
+    let job_alarms = AlarmServiceServer::new(Alarms { ctx: Arc::clone(&ctx) });
     let cluster = ClusterAdminServer::new(Cluster { ctx: Arc::clone(&ctx) });
     let leases = LeaseServiceServer::new(Leases { ctx: Arc::clone(&ctx) });
     let reflection = tonic_reflection::server::Builder::configure()
@@ -78,6 +81,7 @@ pub fn router(ctx: Arc<Context>) -> Result<axum::Router, StoreError> {
         .add_service(jobs)
         .add_service(cluster)
         .add_service(leases)
+        .add_service(job_alarms)
         .add_service(reflection)
         .add_service(health);
     let plain = axum::Router::new()

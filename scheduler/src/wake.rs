@@ -59,6 +59,10 @@ pub struct Wake {
     pub backfills: Notify,
     /// Rings for the callback-er.
     pub callbacks: Notify,
+    /// Rings for the delivery of alarms.
+    pub alarms: Notify,
+    /// Rings for the watch over jobs that may be late.
+    pub lateness: Notify,
     /// Rings for the poll: look now.
     pub poll: Notify,
     changes: broadcast::Sender<Arc<Vec<i64>>>,
@@ -77,6 +81,8 @@ impl Wake {
             chains: Notify::new(),
             backfills: Notify::new(),
             callbacks: Notify::new(),
+            alarms: Notify::new(),
+            lateness: Notify::new(),
             poll: Notify::new(),
             changes: broadcast::channel(CHANGES_MAX).0,
         }

@@ -3,13 +3,16 @@
 pub mod databases;
 pub mod door;
 pub mod postgres;
+pub mod receiver;
 pub mod replica;
 pub mod sim;
+pub mod smtp;
 pub mod system;
 pub mod tls;
 pub mod wait;
 
 pub use databases::TestDb;
+pub use receiver::Receiver;
 pub use replica::Replica;
 pub use sim::SimRunner;
 pub use system::System;

@@ -4,6 +4,7 @@ use crate::TestDb;
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::access_service_client::AccessServiceClient;
+use systole_proto::v1::alarm_service_client::AlarmServiceClient;
 use systole_proto::v1::cluster_admin_client::ClusterAdminClient;
 use systole_proto::v1::job_service_client::JobServiceClient;
 use systole_proto::v1::runner_admin_client::RunnerAdminClient;
@@ -33,6 +34,7 @@ impl tonic::service::Interceptor for Token {
 pub type Tasks = TaskServiceClient<InterceptedService<Channel, Token>>;
 pub type Beats = RunnerServiceClient<InterceptedService<Channel, Token>>;
 pub type Jobs = JobServiceClient<InterceptedService<Channel, Token>>;
+pub type Alarms = AlarmServiceClient<InterceptedService<Channel, Token>>;
 pub type Access = AccessServiceClient<InterceptedService<Channel, Token>>;
 pub type Cluster = ClusterAdminClient<InterceptedService<Channel, Token>>;
 pub type Admin = RunnerAdminClient<InterceptedService<Channel, Token>>;
@@ -120,6 +122,10 @@ impl Replica {
 
     pub fn jobs(&self) -> Jobs {
         JobServiceClient::with_interceptor(self.channel.clone(), self.admin_token.clone())
+    }
+
+    pub fn alarms(&self) -> Alarms {
+        AlarmServiceClient::with_interceptor(self.channel.clone(), self.admin_token.clone())
     }
 
     pub fn access(&self) -> Access {

@@ -3,6 +3,7 @@
 
 mod access;
 mod admin;
+mod alarm;
 mod backfill;
 mod completions;
 mod context;
@@ -25,6 +26,7 @@ mod value;
 
 pub use access::{AuditArgs, CreateTokenArgs, JoinCommandArgs, RevokeTokenArgs, TokenAction, TokenArgs};
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
+pub use alarm::{AlarmAction, AlarmArgs, AlarmLsArgs};
 pub use backfill::{BackfillAction, BackfillArgs, BackfillRunArgs};
 pub use completions::CompletionsArgs;
 pub use context::{AddContextArgs, ContextAction, ContextArgs};
@@ -177,6 +179,8 @@ pub enum Command {
     Backfill(BackfillArgs),
     /// Say in words what becomes of a job, or what became of one of its times
     Why(WhyArgs),
+    /// Alarms of jobs: list, test a channel, acknowledge
+    Alarm(AlarmArgs),
     /// Turn what ran elsewhere into job files
     Import(ImportArgs),
     /// Names for several clusters: list, add, use, rm

@@ -183,4 +183,20 @@ pub struct ClusterArgs {
     /// Wait after the first failed delivery; doubles with each
     #[arg(long, value_name = "D", default_value = "2s", value_parser = positive_duration)]
     pub callback_backoff: Duration,
+    /// Where alarms of jobs go: a file of channels, the same for all schedulers of a cluster [env: SYSTOLE_ALARMS]
+    #[arg(long, value_name = "FILE")]
+    pub alarms: Option<PathBuf>,
+    /// Deadline of one delivery of an alarm
+    #[arg(long, value_name = "D", default_value = "20s", value_parser = positive_duration)]
+    pub alarm_timeout: Duration,
+    /// Wait after the first failed delivery of an alarm; doubles with each, up to an hour
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = positive_duration)]
+    pub alarm_backoff: Duration,
+    /// Call this address as long as this scheduler makes progress: its silence can raise an alarm elsewhere
+    /// [env: SYSTOLE_HEARTBEAT_URL]
+    #[arg(long, value_name = "URL")]
+    pub heartbeat_url: Option<String>,
+    /// How often
+    #[arg(long, value_name = "D", default_value = "60s", value_parser = positive_duration)]
+    pub heartbeat_every: Duration,
 }

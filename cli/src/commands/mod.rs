@@ -1,6 +1,7 @@
 //! One file per command. A command takes its options and returns its exit status.
 
 mod admin;
+mod alarm;
 mod audit;
 mod backfill;
 mod batch;
@@ -69,6 +70,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Admin(args) => admin::run(global, args).await,
         Command::Backfill(args) => backfill::run(global, args).await,
         Command::Job(args) => job::run(global, args).await,
+        Command::Alarm(args) => alarm::run(global, args).await,
         Command::Why(args) => job::why(global, args).await,
         Command::Import(args) => import::run(global, args),
         Command::Context(args) => context::run(global, args),

@@ -5,8 +5,10 @@ use crate::failure::Failure;
 use crate::service::{Signals, start_log};
 use crate::{exit_code, output, paths};
 use std::net::SocketAddr;
-use systole_scheduler::config::{Callbacks, Config, Retention, Timing, Tls, TlsFiles};
+use std::path::PathBuf;
+use systole_scheduler::config::{Alarms, Callbacks, Config, LifeSign, Retention, Timing, Tls, TlsFiles};
 use systole_scheduler::{Running, StartError};
+use systole_shared::alarm::channel::check_url;
 use systole_shared::error::Code;
 use tokio_util::sync::CancellationToken;
 
@@ -127,7 +129,29 @@ pub fn config(
         timeout: cluster.callback_timeout,
         backoff: cluster.callback_backoff,
     };
+    config.alarms = Alarms {
+        file: cluster
+            .alarms
+            .clone()
+            .or_else(|| paths::variable("SYSTOLE_ALARMS").map(PathBuf::from)),
+        timeout: cluster.alarm_timeout,
+        backoff: cluster.alarm_backoff,
+    };
+    config.life_sign = life_sign(cluster)?;
     Ok(config)
+}
+
+fn life_sign(cluster: &ClusterArgs) -> Result<Option<LifeSign>, Failure> {
+    let named = cluster.heartbeat_url.clone();
+    let variable = || paths::variable("SYSTOLE_HEARTBEAT_URL").map(|text| text.to_string_lossy().into_owned());
+    let Some(url) = named.or_else(variable) else {
+        return Ok(None);
+    };
+    check_url(&url).map_err(|fault| Failure::usage(format!("--heartbeat-url: {}", fault.message)))?;
+    Ok(Some(LifeSign {
+        url,
+        every: cluster.heartbeat_every,
+    }))
 }
 
 /// Two lost beats are an everyday network hiccup; only the third says that a runner is gone.

@@ -143,7 +143,7 @@ fn describe(error: &reqwest::Error) -> Failure {
 }
 
 /// Doubles with each try, up to an hour, and varies by a fifth so that receivers are not hit in step.
-fn backoff_ms(first: Duration, tries: i64) -> i64 {
+pub fn backoff_ms(first: Duration, tries: i64) -> i64 {
     let doublings = u32::try_from((tries - 1).clamp(0, 30)).unwrap_or(0);
     let wait = first.saturating_mul(2_u32.saturating_pow(doublings)).min(BACKOFF_MAX);
     let ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);

@@ -33,6 +33,7 @@ pub async fn end_lost_task(tx: &mut Tx, task_id: i64, silent_ms: i64) -> Result<
         let end = end::lost(state, reason, u64::try_from(silent_ms).unwrap_or(0));
         ends.push(End {
             lost: true,
+            silent_ms,
             ..End::without_report(task, end)
         });
     }

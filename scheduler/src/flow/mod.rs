@@ -14,6 +14,7 @@ pub mod heartbeat;
 pub mod jobs;
 pub mod leases;
 pub mod lost;
+pub mod notify;
 pub mod output;
 pub mod places;
 pub mod status;
@@ -87,6 +88,9 @@ pub fn after_end(ctx: &Context, ended: &Ended) {
         ctx.wake.admit.notify_one();
     }
     jobs::chains::after_end(ctx, ended);
+    if ended.alarms {
+        ctx.wake.alarms.notify_one();
+    }
     if ended.callbacks {
         ctx.wake.callbacks.notify_one();
     }

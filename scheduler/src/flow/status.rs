@@ -3,12 +3,14 @@
 use super::alarms;
 use crate::context::Context;
 use crate::store::StoreError;
+use crate::store::jobs::watch::LateRow;
 use crate::store::status::{BadRow, HostRow, ReplicaRow};
 use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::host_fault::words;
 use systole_shared::policy::lane::{Lane, serves};
 use systole_shared::policy::why::RunnerView;
 use systole_shared::task::TaskState;
+use systole_shared::time::format_utc;
 
 /// A replica that has not written for this long is not there.
 const REPLICA_MS: i64 = 15_000;
@@ -53,6 +55,10 @@ pub struct ClusterStatus {
     /// What needs a person, one sentence each.
     pub attention: Vec<String>,
     pub frozen: Vec<Freeze>,
+    /// Jobs that should have succeeded by now.
+    pub late: Vec<LateRow>,
+    /// Alarms of jobs that did not arrive.
+    pub alarms_undelivered: i64,
 }
 
 /// `since_ms`: by the database's clock; negative: so long ago.
@@ -83,6 +89,14 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
             ));
         }
     }
+    let late = ctx.db.late_jobs().await?;
+    attention.extend(bounded(late.iter().map(late_line).collect()));
+    let alarms_undelivered = ctx.db.undelivered_alarms().await?;
+    if alarms_undelivered > 0 {
+        attention.push(format!(
+            "alarms of jobs that did not arrive: {alarms_undelivered}; see systole alarm ls --open"
+        ));
+    }
     let of = |state: TaskState| live.iter().find(|row| row.status == i64::from(state.number()));
     Ok(ClusterStatus {
         replicas,
@@ -100,7 +114,19 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
         ended_badly,
         attention,
         frozen: view.freezes.clone(),
+        late,
+        alarms_undelivered,
     })
+}
+
+fn late_line(row: &LateRow) -> String {
+    format!(
+        "LATE  {} since {}: {}: systole why {}",
+        row.job,
+        format_utc(row.since_ms),
+        row.words,
+        row.job
+    )
 }
 
 fn bounded(mut lines: Vec<String>) -> Vec<String> {

@@ -155,5 +155,15 @@ fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
             .collect(),
         attention: status.attention,
         frozen: freezes_to_wire(&status.frozen),
+        late: status
+            .late
+            .into_iter()
+            .map(|row| v1::LateJob {
+                job: row.job,
+                since_ms: time_to_wire(row.since_ms),
+                rule: row.words,
+            })
+            .collect(),
+        alarms_undelivered: large(status.alarms_undelivered),
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod admin;
+pub mod alarms;
 mod backfills;
 pub mod cluster;
 pub mod jobs;

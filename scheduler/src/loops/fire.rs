@@ -9,7 +9,10 @@ use std::time::Duration;
 pub async fn run(ctx: Arc<Context>) {
     loop {
         let wait = match tick(&ctx).await {
-            Ok(wait) => wait,
+            Ok(wait) => {
+                ctx.progress.fired();
+                wait
+            }
             Err(error) => {
                 tracing::warn!(%error, "triggers");
                 ctx.config.timing.poll

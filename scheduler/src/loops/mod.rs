@@ -1,11 +1,14 @@
 //! Duties that repeat. Each makes guarded writes only, so any number of replicas may run all of them.
 
 pub mod admit;
+pub mod alarms;
 pub mod backfill;
 pub mod callbacks;
 pub mod chains;
 pub mod expire;
 pub mod fire;
+pub mod lateness;
+pub mod life_sign;
 pub mod poll;
 pub mod reaper;
 pub mod retention;

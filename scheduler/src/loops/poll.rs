@@ -26,7 +26,10 @@ pub async fn run(ctx: Arc<Context>) {
         let began = Instant::now();
         let poll = ctx.config.timing.poll;
         let rest = match tick(&ctx).await {
-            Ok(()) => poll.max((began.elapsed() * REST_FACTOR).min(REST_MAX)),
+            Ok(()) => {
+                ctx.progress.dispatched();
+                poll.max((began.elapsed() * REST_FACTOR).min(REST_MAX))
+            }
             Err(error) => {
                 tracing::warn!(%error, "poll");
                 poll

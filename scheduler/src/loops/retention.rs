@@ -58,6 +58,11 @@ async fn by_age(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
                 break;
             }
         }
+        for _ in 0..STEPS_MAX {
+            if !ctx.db.clean_alarms(keep_ms, until_ms).await? || !super::pause(ctx, STEP_REST).await {
+                break;
+            }
+        }
     }
     if keep_ms > 0 {
         ctx.db.clean_freezes(keep_ms, until_ms).await?;

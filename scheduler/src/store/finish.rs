@@ -69,7 +69,7 @@ macro_rules! live_columns {
     () => {
         "task.id, task.status, task.host, task.slot, task.start_no, task.terminating, task.callback_url, task.attempt, \
          task.max_retries, task.retry_delay_ms, task.replacements, task.timeout_ms, {now} - task.started_at_ms AS ran_ms, \
-         task.root_id, task.job_id"
+         task.root_id, task.job_id, task.scheduled_ms"
     };
 }
 pub(super) use live_columns;
@@ -112,6 +112,7 @@ pub struct LiveTask {
     pub(super) root_id: Option<i64>,
     /// Of a run of a job.
     pub(super) job_id: Option<i64>,
+    pub(super) scheduled_ms: Option<i64>,
 }
 
 impl LiveTask {
@@ -160,6 +161,8 @@ pub struct End {
     pub detail: Option<EndDetail>,
     /// Its runner was lost, so that nobody has seen the child's end.
     pub lost: bool,
+    /// For how long that runner had been silent.
+    pub silent_ms: i64,
 }
 
 impl End {
@@ -183,6 +186,7 @@ impl End {
             cancelled_by: None,
             detail: None,
             lost: false,
+            silent_ms: 0,
         }
     }
 }
@@ -213,6 +217,7 @@ impl Ended {
         self.supersede.extend(more.supersede);
         self.triggers |= more.triggers;
         self.held |= more.held;
+        self.alarms |= more.alarms;
     }
 }
 
@@ -230,6 +235,8 @@ pub struct Ended {
     pub triggers: bool,
     /// Places are held until there is proof that a child is dead.
     pub held: bool,
+    /// Alarms were raised.
+    pub alarms: bool,
 }
 
 #[derive(Serialize)]

@@ -8,12 +8,13 @@
 //! * S3 A beat acts only in the transaction that won its runner row.
 //! * S4 A task is dispatched at most once; RUN_NEW is built from the rows that the claim returned.
 //! * S5 The end of a task, its callback row and its successor are one transaction.
-//! * S6 Rows are locked in one order: host, runner, task, backfill, trigger, concurrency group, job; by key. What comes later locks
-//!   tasks only by passing over those that somebody has.
+//! * S6 Rows are locked in one order: host, runner, task, backfill, trigger, concurrency group, job, health of a job, watch, alarm; by
+//!   key. What comes later locks tasks only by passing over those that somebody has.
 //!
 //! Only this folder contains SQL; only [`db`] names the drivers.
 
 pub mod admin;
+pub mod alarms;
 pub mod audit;
 pub mod beats;
 pub mod claims;
@@ -49,6 +50,7 @@ pub use error::StoreError;
 pub fn statements() -> Vec<&'static sql::Sql> {
     [
         admin::STATEMENTS,
+        alarms::STATEMENTS,
         audit::STATEMENTS,
         beats::STATEMENTS,
         claims::STATEMENTS,
@@ -62,12 +64,14 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         hosts::STATEMENTS,
         jobs::STATEMENTS,
         jobs::backfill::STATEMENTS,
+        jobs::health::STATEMENTS,
         jobs::kept::STATEMENTS,
         jobs::launch::STATEMENTS,
         jobs::ledger::STATEMENTS,
         jobs::settle::STATEMENTS,
         jobs::slots::STATEMENTS,
         jobs::triggers::STATEMENTS,
+        jobs::watch::STATEMENTS,
         join::STATEMENTS,
         lease::STATEMENTS,
         lost::STATEMENTS,

@@ -10,7 +10,7 @@ use systole_shared::task::{EndDetail, Outcome, OutcomeKind, TaskSpec, TaskState}
 /// What a list shows of a task; the spec comes by itself.
 macro_rules! columns {
     () => {
-        "t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.status, t.name, t.host, t.slot, t.start_no, t.created_at_ms, \
+        "t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.max_retries, t.status, t.name, t.host, t.slot, t.start_no, t.created_at_ms, \
          t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, t.cancelled_by, \
          t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.end_detail, t.submitted_by, \
          t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
@@ -75,6 +75,7 @@ pub struct TaskRow {
     pub retry_of: Option<i64>,
     pub retried_by: Option<i64>,
     pub attempt: i64,
+    pub max_retries: i64,
     status: i16,
     pub name: String,
     pub host: Option<String>,

@@ -1,5 +1,6 @@
 //! The contract of the store and of the heartbeat, on both databases: facts, each over real sockets.
 
+mod alarms;
 mod backfills;
 mod callbacks;
 mod claims;

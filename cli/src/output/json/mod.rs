@@ -1,10 +1,12 @@
 //! JSON on stdout. The shapes of the contract are in `systole_proto::json`; here are those of this command alone.
 
 mod access;
+mod alarms;
 mod context;
 mod many;
 
 pub use access::{Audit, AuditEntry, CreatedToken, JoinCommand, RevokedToken, Token, Tokens};
+pub use alarms::{Acknowledged, Channel, ChannelTest, Channels, JobAlarm, JobAlarms};
 pub use context::{Context, Contexts};
 pub use many::{Batch, BatchLine, Counts, Rerun};
 pub use systole_proto::json::*;

@@ -208,6 +208,7 @@ pub(super) fn record(
                     cancelled_by: None,
                     detail: result.detail.clone(),
                     lost: false,
+                    silent_ms: 0,
                 });
             }
             turn.acknowledged.push(task.id);

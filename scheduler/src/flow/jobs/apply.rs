@@ -191,28 +191,44 @@ pub async fn apply_job(ctx: &Context, definition: &Definition, manner: &Manner) 
     let dry_run = manner.dry_run;
     let manner = Arc::new(manner.clone());
     for _ in 0..TRIES_MAX {
-        let (wanted, lanes) = (Arc::clone(&wanted), Arc::clone(&lanes));
+        let (wanted_in, lanes) = (Arc::clone(&wanted), Arc::clone(&lanes));
         let (definition, manner) = (Arc::clone(&definition), Arc::clone(&manner));
         let done = ctx
             .db
             .write("apply_job", Class::Api, move |tx| {
-                let (wanted, lanes) = (Arc::clone(&wanted), Arc::clone(&lanes));
+                let (wanted, lanes) = (Arc::clone(&wanted_in), Arc::clone(&lanes));
                 let (definition, manner) = (Arc::clone(&definition), Arc::clone(&manner));
                 Box::pin(async move { store_job(tx, &wanted, &lanes, &definition, &manner).await })
             })
             .await?;
         if let Some(result) = done {
             ctx.wake.fire.notify_one();
+            ctx.wake.lateness.notify_one();
             if !dry_run && result.as_ref().is_ok_and(|outcome| outcome.applied == Applied::Changed) {
                 chains::more_places(ctx).await;
             }
-            return result;
+            return result.map(|outcome| with_unknown_channels(ctx, &wanted.job, outcome));
         }
     }
     Err(Refusal::new(
         Code::VersionChanged,
         format!("job {:?} is being stored by somebody else; try again", wanted.spec.name),
     ))
+}
+
+/// Names channels that this scheduler does not have: another one may.
+fn with_unknown_channels(ctx: &Context, job: &Job, mut outcome: Outcome) -> Outcome {
+    let channels = &ctx.notifier.channels;
+    let named: std::collections::BTreeSet<&String> = job.alarms.iter().flat_map(|rule| &rule.to).collect();
+    outcome.warnings.extend(
+        named
+            .into_iter()
+            .filter(|name| channels.get(name).is_none())
+            .map(|name| {
+                format!("alarm: this scheduler has no channel {name:?}; see --alarms, and systole alarm channels")
+            }),
+    );
+    outcome
 }
 
 /// Lanes of the job and of each of its triggers.

@@ -6,7 +6,7 @@ use crate::store::jobs::launch::{self, Launched, Wish};
 use crate::store::jobs::ledger::{self, Entry};
 use crate::store::jobs::slots::Places;
 use crate::store::jobs::triggers::{self, TriggerRow};
-use crate::store::jobs::{self as store, JobRow, compiled, settle};
+use crate::store::jobs::{self as store, JobRow, compiled, health, settle};
 use crate::store::{Class, StoreError, Tx, freeze};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -87,7 +87,7 @@ async fn fire(tx: &mut Tx, until_ms: i64) -> Result<(usize, Ended), StoreError> 
         });
     }
     let mut ended = Ended::default();
-    carry_out(tx, &mut turns, &mut ended, now).await?;
+    carry_out(tx, &mut turns, &jobs, &mut ended, now).await?;
     let over: Vec<i64> = pauses_over.into_iter().collect();
     store::end_pauses(tx, &over, now).await?;
     let rows: Vec<TriggerRow> = turns.into_iter().map(|turn| turn.row).collect();
@@ -253,18 +253,28 @@ pub fn range_entry(row: &TriggerRow, range: &Range) -> Entry {
 }
 
 /// Writes verdicts, tasks and places, and lets each trigger stand where that leaves it.
-async fn carry_out(tx: &mut Tx, turns: &mut [Turn], ended: &mut Ended, now: i64) -> Result<(), StoreError> {
+async fn carry_out(
+    tx: &mut Tx,
+    turns: &mut [Turn],
+    jobs: &HashMap<i64, (JobRow, Result<Job, String>)>,
+    ended: &mut Ended,
+    now: i64,
+) -> Result<(), StoreError> {
     let entries: Vec<Entry> = turns
         .iter()
         .flat_map(|turn| turn.ranges.iter().map(|range| range_entry(&turn.row, range)))
         .collect();
-    let mut written = ledger::put(tx, &entries).await?.into_iter();
+    let written = ledger::put(tx, &entries).await?;
+    let new = entries.iter().zip(&written).filter(|(_, written)| **written);
+    let job_of = |id| jobs.get(&id).map(|(row, _)| row);
+    health::after_verdicts(tx, new.map(|(entry, _)| entry), job_of, ended).await?;
+    let mut written = written.into_iter();
     let wishes: Vec<Wish> = turns.iter().flat_map(|turn| turn.wishes.iter().cloned()).collect();
     let mut launched = Vec::new();
     if !wishes.is_empty() {
-        let jobs: BTreeSet<i64> = wishes.iter().map(|wish| wish.job_id).collect();
-        let jobs: Vec<i64> = jobs.into_iter().collect();
-        let mut places = Places::lock(tx, &jobs, &BTreeSet::new()).await?;
+        let wanted: BTreeSet<i64> = wishes.iter().map(|wish| wish.job_id).collect();
+        let wanted: Vec<i64> = wanted.into_iter().collect();
+        let mut places = Places::lock(tx, &wanted, &BTreeSet::new()).await?;
         launched = launch::launch(tx, &mut places, &wishes, true, ended).await?;
     }
     let mut launched = launched.into_iter();

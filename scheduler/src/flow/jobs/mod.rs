@@ -1,5 +1,6 @@
 //! Jobs: what is applied ([`apply`]), shown ([`view`]), paused ([`pause`]) and deleted; how triggers fire ([`fire`]), how a run is
-//! asked for ([`start`]), how fires are made up ([`backfill`]), and what is done about chains that hold places ([`chains`]).
+//! asked for ([`start`]), how fires are made up ([`backfill`]), what is done about chains that hold places ([`chains`]), and which
+//! jobs are late ([`late`]).
 
 pub mod apply;
 pub mod backfill;
@@ -7,6 +8,7 @@ pub mod chains;
 pub mod delete;
 pub mod fire;
 pub mod kept;
+pub mod late;
 pub mod pause;
 pub mod start;
 pub mod view;

@@ -5,6 +5,7 @@ use super::super::error::StoreError;
 use super::super::finish::{self, End, Ended};
 use super::super::sql::Sql;
 use super::super::submit::{self, NewTask};
+use super::health;
 use super::ledger::{self, Entry};
 use super::slots::{self, Places};
 use serde::Serialize;
@@ -145,7 +146,7 @@ pub async fn launch(
         };
         launched.push(what);
     }
-    record(tx, wishes, &mut launched, record_refused).await?;
+    record(tx, places, wishes, &mut launched, record_refused, ended).await?;
     places.keep_only(&launched.iter().filter_map(Launched::task_id).collect(), &ids);
     put_tasks(tx, wishes, &launched).await?;
     places.write(tx).await?;
@@ -175,7 +176,14 @@ fn cover_own(wishes: &[Wish], launched: &mut [Launched], job_id: i64, by: i64) {
 }
 
 /// Writes the verdicts. A slot that had one before is not fired again.
-async fn record(tx: &mut Tx, wishes: &[Wish], launched: &mut [Launched], refused: bool) -> Result<(), StoreError> {
+async fn record(
+    tx: &mut Tx,
+    places: &Places,
+    wishes: &[Wish],
+    launched: &mut [Launched],
+    refused: bool,
+    ended: &mut Ended,
+) -> Result<(), StoreError> {
     let wanted: Vec<usize> = (0..wishes.len())
         .filter(|&index| match launched[index] {
             Launched::Gone | Launched::Recorded => false,
@@ -188,12 +196,13 @@ async fn record(tx: &mut Tx, wishes: &[Wish], launched: &mut [Launched], refused
         .map(|&index| entry(&wishes[index], &launched[index]))
         .collect();
     let written = ledger::put(tx, &entries).await?;
-    for (index, written) in wanted.into_iter().zip(written) {
+    for (&index, written) in wanted.iter().zip(&written) {
         if !written {
             launched[index] = Launched::Recorded;
         }
     }
-    Ok(())
+    let new = entries.iter().zip(&written).filter(|(_, written)| **written);
+    health::after_verdicts(tx, new.map(|(entry, _)| entry), |id| places.jobs.get(&id), ended).await
 }
 
 pub(super) async fn put_tasks(tx: &mut Tx, wishes: &[Wish], launched: &[Launched]) -> Result<(), StoreError> {
@@ -230,6 +239,11 @@ pub(super) async fn put_tasks(tx: &mut Tx, wishes: &[Wish], launched: &[Launched
 async fn cover(tx: &mut Tx, places: &Places, job_id: i64, by: i64, ended: &mut Ended) -> Result<(), StoreError> {
     let waiting = slots::lock_to_drop(tx, job_id).await?;
     let dropped: Vec<i64> = waiting.iter().map(|task| task.id).filter(|&id| id != by).collect();
+    let verdicts: Vec<Entry> = waiting
+        .iter()
+        .filter(|task| task.id != by)
+        .map(|task| dropped_entry(job_id, task.scheduled_ms.unwrap_or(0), by))
+        .collect();
     let ends: Vec<End> = waiting
         .into_iter()
         .filter(|task| task.id != by)
@@ -242,12 +256,32 @@ async fn cover(tx: &mut Tx, places: &Places, job_id: i64, by: i64, ended: &mut E
         .collect();
     ended.extend(finish::end_without_settling(tx, &ends).await?);
     ledger::discard(tx, job_id, &dropped, by).await?;
+    health::after_verdicts(tx, verdicts.iter(), |id| places.jobs.get(&id), ended).await?;
     if let Some(job) = places.jobs.get(&job_id) {
         ended
             .supersede
             .extend(places.roots(job).into_iter().filter(|&root| root != by));
     }
     Ok(())
+}
+
+/// The verdict of a run that waited and is dropped, as alarms see it.
+fn dropped_entry(job_id: i64, scheduled_ms: i64, by: i64) -> Entry {
+    Entry {
+        job_id,
+        trigger_id: None,
+        trigger_name: String::new(),
+        scheduled_ms,
+        until_ms: scheduled_ms,
+        fires: 1,
+        parent_root: 0,
+        verdict: "skipped",
+        reason: SkipReason::Discarded.name(),
+        into_ms: None,
+        task_id: None,
+        blocked_by: Some(by),
+        misfired: 0,
+    }
 }
 
 /// The end of a task that waits and is dropped.

@@ -3,12 +3,14 @@
 
 pub mod backfill;
 pub mod compiled;
+pub mod health;
 pub mod kept;
 pub mod launch;
 pub mod ledger;
 pub mod settle;
 pub mod slots;
 pub mod triggers;
+pub mod watch;
 
 use super::db::{Tx, batch};
 use super::error::StoreError;

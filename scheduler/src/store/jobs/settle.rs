@@ -12,7 +12,7 @@ use super::launch::{self, Wish};
 use super::ledger::{self, Entry};
 use super::slots::{self, Places};
 use super::triggers::{self, TriggerRow};
-use super::{JobRow, compiled};
+use super::{JobRow, compiled, health};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use systole_shared::job::RetryPolicy;
@@ -91,10 +91,14 @@ pub async fn after_ends(tx: &mut Tx, ends: &[End], ended: &mut Ended) -> Result<
         .iter()
         .filter(|end| end.task.job_id.is_some() && done.contains(&end.task.id) && !goes_on.contains(&end.task.id))
         .collect();
+    if last.is_empty() {
+        return Ok(());
+    }
     let unproven: Vec<&End> = last.iter().copied().filter(|end| end.is_unproven()).collect();
     let fenced = fenced(tx, &unproven).await?;
+    let jobs = jobs_of(tx, last.iter().filter_map(|end| end.task.job_id)).await?;
     let mut over = Vec::new();
-    for end in last {
+    for end in &last {
         let root = end.task.root_id();
         if end.is_unproven() && !fenced.contains(&end.task.id) {
             slots::hold(tx, root, &end.task).await?;
@@ -108,7 +112,15 @@ pub async fn after_ends(tx: &mut Tx, ends: &[End], ended: &mut Ended) -> Result<
             state: end.transition.to(),
         });
     }
-    settle(tx, over, ended).await
+    settle(tx, over, &jobs, ended).await?;
+    health::after_ends(tx, &last, &jobs, ended).await
+}
+
+async fn jobs_of(tx: &mut Tx, ids: impl Iterator<Item = i64>) -> Result<HashMap<i64, JobRow>, StoreError> {
+    let ids: BTreeSet<i64> = ids.collect();
+    let ids: Vec<i64> = ids.into_iter().collect();
+    let rows = super::by_id(tx, &ids).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row)).collect())
 }
 
 /// Tasks whose runner has ended the child by now if it could not reach anybody: that is the proof.
@@ -158,7 +170,10 @@ pub async fn proven(tx: &mut Tx, roots: &[i64], ended: &mut Ended) -> Result<Vec
         }
     }
     let tasks = over.iter().map(|over| over.task_id).collect();
-    settle(tx, over, ended).await?;
+    if !over.is_empty() {
+        let jobs = jobs_of(tx, over.iter().filter_map(|over| over.job_id)).await?;
+        settle(tx, over, &jobs, ended).await?;
+    }
     Ok(tasks)
 }
 
@@ -184,7 +199,13 @@ pub async fn sweep(tx: &mut Tx, ended: &mut Ended) -> Result<Vec<i64>, StoreErro
     Ok(strays)
 }
 
-async fn settle(tx: &mut Tx, over: Vec<Over>, ended: &mut Ended) -> Result<(), StoreError> {
+/// `known`: the jobs of these chains, as far as they exist.
+async fn settle(
+    tx: &mut Tx,
+    over: Vec<Over>,
+    known: &HashMap<i64, JobRow>,
+    ended: &mut Ended,
+) -> Result<(), StoreError> {
     if over.is_empty() {
         return Ok(());
     }
@@ -192,10 +213,10 @@ async fn settle(tx: &mut Tx, over: Vec<Over>, ended: &mut Ended) -> Result<(), S
     let jobs: BTreeSet<i64> = over.iter().filter_map(|over| over.job_id).collect();
     let jobs: Vec<i64> = jobs.into_iter().collect();
     let moved = triggers::lock_after(tx, &roots, &jobs).await?;
-    let names: HashMap<i64, String> = super::by_id(tx, &jobs)
-        .await?
-        .into_iter()
-        .map(|job| (job.id, job.name))
+    let names: HashMap<i64, String> = known
+        .values()
+        .filter(|job| jobs.contains(&job.id))
+        .map(|job| (job.id, job.name.clone()))
         .collect();
 
     // Groups whose places become free, and every job that is concerned.
