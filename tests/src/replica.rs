@@ -90,7 +90,7 @@ impl Replica {
 
     pub async fn try_start(config: Config) -> Result<Self, StartError> {
         let shutdown = CancellationToken::new();
-        let running = systole_scheduler::start(config, shutdown.clone()).await?;
+        let running = Box::pin(systole_scheduler::start(config, shutdown.clone())).await?;
         let channel = Endpoint::from_shared(format!("http://{}", running.addr))
             .expect("address")
             .connect_lazy();

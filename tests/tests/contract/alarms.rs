@@ -25,6 +25,7 @@ on_both_databases!(
     a_run_that_takes_long_is_told_once_while_it_runs,
     an_alarm_that_does_not_arrive_is_tried_again_and_seen,
     an_alarm_for_a_channel_that_nobody_has_is_seen,
+    a_job_that_is_deleted_is_watched_no_more,
     a_job_without_alarms_leaves_no_trace,
     a_definition_whose_alarms_were_never_checked_still_runs,
 );
@@ -533,6 +534,29 @@ async fn an_alarm_for_a_channel_that_nobody_has_is_seen(db: TestDb) {
         (alarms(&replica, true).await[0].state == "failed").then_some(())
     })
     .await;
+    replica.stop().await;
+}
+
+async fn a_job_that_is_deleted_is_watched_no_more(db: TestDb) {
+    let receiver = Receiver::start();
+    let replica = replica(&db, &receiver).await;
+    let rules = json!([{"when": "slow", "longer_than": "1h", "to": ["hook"]}, {"when": "late", "max_age": "1h", "to": ["hook"]}]);
+    put(&replica, with_alarms("a", &rules)).await;
+    until("the rules are watched", || async {
+        (db.sql("SELECT count(*) FROM alarm_watch") == "2").then_some(())
+    })
+    .await;
+    let mut runner = SimRunner::new(&replica, "h", 0);
+    run(&replica, &mut runner, "a", "success").await;
+    let request = v1::DeleteJobsRequest {
+        names: vec!["a".into()],
+        ..v1::DeleteJobsRequest::default()
+    };
+    replica.jobs().delete(request).await.expect("delete");
+    assert_eq!(
+        db.sql("SELECT (SELECT count(*) FROM job_health) + (SELECT count(*) FROM alarm_watch)"),
+        "0"
+    );
     replica.stop().await;
 }
 

@@ -303,7 +303,9 @@ pub async fn versions(tx: &mut Tx, name: &str, limit: i64) -> Result<Vec<Version
 }
 
 pub async fn delete(tx: &mut Tx, id: i64) -> Result<(), StoreError> {
-    tx.exec(&DELETE_JOB, vec![id.into()]).await.map(drop)
+    tx.exec(&DELETE_JOB, vec![id.into()]).await?;
+    health::forget(tx, &[id]).await?;
+    watch::forget(tx, &[id]).await
 }
 
 pub async fn created_retries(tx: &mut Tx, id: i64) -> Result<Vec<i64>, StoreError> {
