@@ -385,14 +385,23 @@ async fn a_paused_job_is_not_late(db: TestDb) {
     let mut paused = with_alarms("paused", &late);
     paused["paused"] = json!(true);
     put(&replica, paused).await;
+    let freeze = v1::PauseRequest {
+        scope: "queue".into(),
+        name: "cold".into(),
+        ..v1::PauseRequest::default()
+    };
+    replica.cluster().pause(freeze).await.expect("freeze");
+    let mut frozen = with_alarms("frozen", &late);
+    frozen["queue"] = json!("cold");
+    put(&replica, frozen).await;
     put(&replica, with_alarms("free", &late)).await;
     let got = arrived(&receiver, 1).await;
     assert_eq!(got[0].json()["alarm"]["job"], "free");
     until("the paused one was judged", || async {
         let judged = db.sql(
-            "SELECT count(*) FROM alarm_watch JOIN job ON job.id = alarm_watch.job_id WHERE job.name = 'paused' AND alarm_watch.due_ms > alarm_watch.base_ms",
+            "SELECT count(*) FROM alarm_watch JOIN job ON job.id = alarm_watch.job_id WHERE job.name IN ('paused', 'frozen') AND alarm_watch.due_ms > alarm_watch.base_ms",
         );
-        (judged == "1").then_some(())
+        (judged == "2").then_some(())
     })
     .await;
     assert_eq!(rows(&db), "1");

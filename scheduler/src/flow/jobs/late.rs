@@ -6,14 +6,15 @@ use crate::store::jobs::health::{self, HealthRow, notice_of, raise_of, rules_of,
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::watch::{self, NewWatch, SlowRow, WatchRow};
 use crate::store::jobs::{self as store, JobRow, compiled, settle};
-use crate::store::{Class, StoreError, Tx};
+use crate::store::{Class, StoreError, Tx, freeze};
 use std::collections::{BTreeSet, HashMap};
 use systole_shared::alarm::late::{Known, judge};
 use systole_shared::alarm::notice::TaskFact;
 use systole_shared::alarm::rule::has_times;
 use systole_shared::alarm::{Deadline, Notice, Rule, When};
 use systole_shared::job::Job;
-use systole_shared::policy::pause::{Held, Pause, held};
+use systole_shared::policy::freeze::{Freeze, over};
+use systole_shared::policy::pause::{Held, Pause, held_by};
 use systole_shared::trigger::plan::Trigger;
 
 /// Reads the alarms of definitions that are new or changed. Returns how many definitions it had in hand.
@@ -109,6 +110,8 @@ async fn judge_jobs(tx: &mut Tx, ids: &[i64], until_ms: i64) -> Result<(usize, b
     let now = settle::now_ms(tx).await?.min(until_ms);
     let alive: Vec<i64> = alive.into_iter().collect();
     let due = watch::lock_due(tx, &alive, now).await?;
+    let oldest = due.iter().map(|watch| watch.base_ms).min().unwrap_or(now);
+    let freezes = freeze::since(tx, oldest).await?;
     let mut moved: Vec<WatchRow> = Vec::with_capacity(due.len());
     let mut raises: Vec<Raise> = Vec::new();
     for mut watch in due {
@@ -122,7 +125,8 @@ async fn judge_jobs(tx: &mut Tx, ids: &[i64], until_ms: i64) -> Result<(usize, b
             moved.push(watch);
             continue;
         };
-        let raise = judge_one(subject, rule, deadline, health, &mut watch, now);
+        let frozen = frozen(&freezes, &subject.job);
+        let raise = judge_one((subject, &frozen), rule, deadline, health, &mut watch, now);
         if raise.is_some() {
             health.noted = true;
         }
@@ -175,10 +179,13 @@ async fn subjects(tx: &mut Tx, ids: &[i64]) -> Result<HashMap<i64, Subject>, Sto
 }
 
 /// Until when the job does not fire, if it does not; a pause whose end has passed is over.
-fn paused(subject: &Subject, now: i64) -> Option<Option<i64>> {
-    let holds = |pause: Pause| match held(pause, subject.row.pause()) {
+fn paused(subject: &Subject, frozen: &[Pause], now: i64) -> Option<Option<i64>> {
+    let of_job = || frozen.iter().copied().chain([subject.row.pause()]);
+    // One whose end has passed is over, and does not hide another.
+    let lasts = |pause: &Pause| pause.until_ms.is_none_or(|until| now < until);
+    let holds = |pause: Pause| match held_by(of_job().chain([pause]).filter(lasts)) {
         Held::No => None,
-        Held::Until(until) => (now < until).then_some(Some(until)),
+        Held::Until(until) => Some(Some(until)),
         Held::Open => Some(None),
     };
     match subject.triggers.as_slice() {
@@ -192,8 +199,15 @@ fn paused(subject: &Subject, now: i64) -> Option<Option<i64>> {
     }
 }
 
+/// The freezes over a job as pauses, those that have ended since among them.
+fn frozen(freezes: &[Freeze], job: &Job) -> Vec<Pause> {
+    over(freezes, &job.task.queue, &job.task.tags)
+        .map(Freeze::pause)
+        .collect()
+}
+
 fn judge_one(
-    subject: &Subject,
+    (subject, frozen): (&Subject, &[Pause]),
     rule: &Rule,
     deadline: &Deadline,
     health: &HealthRow,
@@ -201,14 +215,19 @@ fn judge_one(
     now: i64,
 ) -> Option<Raise> {
     let known_health = health.health();
+    let thawed = frozen
+        .iter()
+        .filter_map(|pause| pause.until_ms)
+        .filter(|&until| until <= now);
+    let resumed = subject.row.paused_at_ms.into_iter().chain(thawed).max();
     let known = Known {
         now_ms: now,
         // What lies before a pause ended is not missed.
-        base_ms: watch.base_ms.max(subject.row.paused_at_ms.unwrap_or(0).min(now)),
+        base_ms: watch.base_ms.max(resumed.unwrap_or(0).min(now)),
         since_ms: watch.since_ms,
         success_ms: known_health.success_ms,
         success_scheduled_ms: known_health.success_scheduled_ms,
-        paused: paused(subject, now),
+        paused: paused(subject, frozen, now),
     };
     let next_slot = |after: i64| {
         if !subject.has_times {
