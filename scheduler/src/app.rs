@@ -7,7 +7,8 @@ use crate::flow::notify::{Channels, Notifier};
 use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
 use crate::loops::{
-    self, admit, backfill, callbacks, chains, expire, fire, lateness, life_sign, poll, reaper, retention, watchdog,
+    self, admit, backfill, callbacks, chains, expire, fire, lateness, life_sign, poll, reaper, retention, route, sets,
+    watchdog,
 };
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
@@ -184,6 +185,8 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("triggers", Arc::clone(ctx), fire::run));
     tokio::spawn(loops::keep_running("chains", Arc::clone(ctx), chains::run));
     tokio::spawn(loops::keep_running("backfills", Arc::clone(ctx), backfill::run));
+    tokio::spawn(loops::keep_running("routes", Arc::clone(ctx), route::run));
+    tokio::spawn(loops::keep_running("broadcasts", Arc::clone(ctx), sets::run));
     tokio::spawn(loops::keep_running("timeouts", Arc::clone(ctx), expire::run));
     tokio::spawn(loops::keep_running("callbacks", Arc::clone(ctx), callbacks::run));
     tokio::spawn(loops::keep_running("alarms", Arc::clone(ctx), loops::alarms::run));

@@ -53,6 +53,10 @@ pub struct Wake {
     pub admit: Notify,
     /// Rings for the firing of triggers: one has another next time.
     pub fire: Notify,
+    /// Rings for the choice of hosts.
+    pub route: Notify,
+    /// Rings for broadcasts.
+    pub sets: Notify,
     /// Rings for what is to be done about chains of jobs.
     pub chains: Notify,
     /// Rings for backfills: there may be room for the next fires.
@@ -78,6 +82,8 @@ impl Wake {
             notify: Notify::new(),
             admit: Notify::new(),
             fire: Notify::new(),
+            route: Notify::new(),
+            sets: Notify::new(),
             chains: Notify::new(),
             backfills: Notify::new(),
             callbacks: Notify::new(),
@@ -113,8 +119,14 @@ impl Wake {
         (!message.is_empty()).then_some(message)
     }
 
-    /// New QUEUED tasks, committed.
+    /// New QUEUED tasks, committed. Those for the host '' have none yet.
     pub fn work(&self, lanes: &[i64], targets: &[String]) {
+        if targets.iter().any(String::is_empty) {
+            self.route.notify_one();
+            self.sets.notify_one();
+        }
+        let targets: Vec<String> = targets.iter().filter(|host| !host.is_empty()).cloned().collect();
+        let targets = targets.as_slice();
         if lanes.is_empty() && targets.is_empty() {
             return;
         }
@@ -131,11 +143,14 @@ impl Wake {
         self.dispatch.notify_one();
     }
 
-    /// Tasks are to be ended, committed: `(host, slot, task)`.
+    /// Tasks are to be ended, committed: `(host, slot, task)`. A broadcast has no host; its members are to be ended.
     pub fn stop<'a>(&self, held: impl IntoIterator<Item = (&'a str, i64, i64)>) {
         let mut any = false;
         for (host, slot, task_id) in held {
             any = true;
+            if host.is_empty() {
+                self.sets.notify_one();
+            }
             self.parked.stop(host, slot, task_id);
         }
         if any {

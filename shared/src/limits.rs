@@ -38,6 +38,8 @@ pub const PRIORITY_MAX: u32 = 9;
 pub const PRIORITY_DEFAULT: u32 = 5;
 /// Highest number of retries.
 pub const RETRIES_MAX: u32 = 100;
+/// What `route_key` of a job may have.
+pub const ROUTE_KEY_CHARS_MAX: usize = 200;
 /// Longest retry delay, timeout and start delay, ms (366 days).
 pub const DURATION_MS_MAX: u64 = 366 * 24 * 3_600_000;
 /// Shortest timeout of any kind, ms.

@@ -1,6 +1,6 @@
 //! Which tasks: the conditions that `ls`, `cancel` and `rerun` share.
 
-use super::value::{state, target, time, word};
+use super::value::{state, target, task_id, time, word};
 use clap::Args;
 use systole_proto::convert::{state_to_wire, time_to_wire};
 use systole_proto::v1;
@@ -19,6 +19,9 @@ pub struct FilterArgs {
     /// Only tasks of this batch (`submit --batch`)
     #[arg(long, value_name = "BATCH", value_parser = word)]
     pub batch: Option<String>,
+    /// Only the members of this broadcast
+    #[arg(long, value_name = "TASK", value_parser = task_id, allow_negative_numbers = true)]
+    pub set: Option<i64>,
     /// Only tasks of this host or slot
     #[arg(long, value_name = "HOST[/SLOT]", value_parser = target)]
     pub runner: Option<Target>,
@@ -48,6 +51,7 @@ impl FilterArgs {
             name: self.name.clone().unwrap_or_default(),
             batch: self.batch.clone().unwrap_or_default(),
             last_attempts: false,
+            set_id: self.set.unwrap_or(0),
         }
     }
 }

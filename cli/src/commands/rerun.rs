@@ -112,6 +112,14 @@ impl<'a> Rerun<'a> {
         let mut items: Vec<(i64, v1::SubmitItem)> = Vec::new();
         let mut bytes = 0;
         for task in tasks {
+            if task.set_size > 0 {
+                self.refuse(&Failure::refused(format!(
+                    "task {} is a broadcast, which its job makes: `systole job trigger {}`",
+                    task.id,
+                    task.spec.as_ref().map_or("", |spec| spec.job.as_str())
+                )));
+                continue;
+            }
             let ended = state_from_wire(task.state).is_some_and(TaskState::is_terminal);
             let Some(spec) = task.spec.clone().filter(|_| ended) else {
                 self.refuse(&Failure::refused(format!(

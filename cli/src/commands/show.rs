@@ -248,7 +248,30 @@ fn history(sheet: &mut Sheet, task: &v1::Task, now: u64) {
                 chain.push_str(&format!(", {word} {id}"));
             }
         }
+        if task.recoveries > 0 {
+            chain.push_str(&format!(", started again {} times for lost runners", task.recoveries));
+        }
         sheet.add("attempt", chain);
+    }
+    if task.set_size > 0 {
+        let members = format!("{}: systole ls --set {}", task.set_size, task.id);
+        sheet.add("members", members);
+    }
+    if task.set_id != 0 {
+        let shard = if task.shard_total == 0 {
+            "a member".to_owned()
+        } else {
+            format!("shard {} of {}", task.shard_index, task.shard_total)
+        };
+        sheet.add("broadcast", format!("{shard} of {}", task.set_id));
+    }
+    if !task.route.is_empty() {
+        let chosen = if task.routed_to.is_empty() {
+            String::new()
+        } else {
+            format!(", waits for {}", task.routed_to)
+        };
+        sheet.add("route", format!("{}{chosen}", task.route));
     }
     sheet.add(
         "created",

@@ -178,6 +178,9 @@ fn cancelled(task: &v1::Task) -> String {
 pub fn why_or_outcome(task: &v1::Task) -> String {
     let mut text = match state_from_wire(task.state) {
         Some(TaskState::Created | TaskState::Queued | TaskState::Dispatched) => task.waiting_for.clone(),
+        Some(TaskState::Running) if task.set_size > 0 => {
+            format!("a broadcast of {} members: systole ls --set {}", task.set_size, task.id)
+        }
         Some(TaskState::Running) | None => String::new(),
         Some(TaskState::Terminating) if !task.cancelled_by.is_empty() => cancelled(task),
         Some(TaskState::Terminating) => "being ended".into(),

@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::store::audit::audit_with;
 use crate::store::finish::{self, End, Ended};
 use crate::store::forget::{SlotRow, delete_host, lock_slots, waiting_for};
+use crate::store::jobs::{settle, slots};
 use crate::store::{Class, StoreError, Tx, hosts};
 use systole_shared::error::Code;
 use systole_shared::heartbeat::end;
@@ -125,7 +126,12 @@ async fn one_step(tx: &mut Tx, order: &ForgetOrder, alive_ms: i64) -> Result<Ste
         outcome.message = format!("{}; {} said that its host is dead", outcome.message, order.by);
         ends.push(End::without_report(task, (transition, outcome)));
     }
-    let ended = finish::end_tasks(tx, &ends).await?;
+    let mut ended = finish::end_tasks(tx, &ends).await?;
+    if order.dead {
+        // Of runs that were lost there before.
+        let roots = slots::lost_on(tx, host).await?;
+        settle::proven(tx, &roots, &mut ended).await?;
+    }
     delete_host(tx, host).await?;
     let limit = i64::try_from(WAITING_MAX + 1).unwrap_or(i64::MAX);
     let mut waiting = waiting_for(tx, host, limit).await?;

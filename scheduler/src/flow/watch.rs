@@ -21,13 +21,13 @@ pub enum What {
     /// These tasks; with `chain`, what follows them too. Ends when all have ended.
     Ids { ids: Vec<i64>, chain: bool },
     /// All tasks that match, from now on.
-    Matching(Filter),
+    Matching(Box<Filter>),
 }
 
 pub async fn watch(ctx: Arc<Context>, what: What, out: mpsc::Sender<Result<TaskRow, Refusal>>) {
     let done = match what {
         What::Ids { ids, chain } => watch_ids(&ctx, ids, chain, &out).await,
-        What::Matching(filter) => watch_matching(&ctx, filter, &out).await,
+        What::Matching(filter) => watch_matching(&ctx, *filter, &out).await,
     };
     if let Err(refusal) = done {
         drop(out.send(Err(refusal)).await);

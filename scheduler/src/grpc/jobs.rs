@@ -1,14 +1,14 @@
 //! The service of jobs.
 
 use super::{actor, backfills, check_batch, check_reason, invalid, item_error, page_limit, status};
-use crate::context::Context;
+use crate::context::{Context, FleetView};
 use crate::flow::Refusal;
 use crate::flow::jobs::apply::{self, Applied, Definition, Manner, Outcome};
 use crate::flow::jobs::view::JobView;
 use crate::flow::jobs::{backfill, chains, delete, kept, pause, start, view};
-use crate::store::jobs::ListFilter;
 use crate::store::jobs::ledger::{OccurrenceFilter, OccurrenceRow};
 use crate::store::jobs::triggers::TriggerRow;
+use crate::store::jobs::{JobRow, ListFilter, compiled};
 use std::collections::HashSet;
 use std::sync::Arc;
 use systole_proto::convert::time_to_wire;
@@ -16,6 +16,7 @@ use systole_proto::v1;
 use systole_proto::v1::job_service_server::JobService;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::limits::{GET_IDS_MAX, KEY_CHARS_MAX};
+use systole_shared::policy::why::{self, Wanted};
 use systole_shared::task::spec::check_text;
 use tonic::{Request, Response, Status};
 
@@ -119,10 +120,27 @@ fn trigger_to_wire(row: &TriggerRow) -> v1::TriggerStatus {
     }
 }
 
-fn job_to_wire(view: JobView) -> v1::Job {
+/// Why no live runner can take runs of the job.
+fn unserved(row: &JobRow, fleet: &FleetView) -> String {
+    compiled::job(row).map_or_else(
+        |_| String::new(),
+        |job| {
+            let wanted = Wanted {
+                queue: &job.task.queue,
+                require: &job.task.require,
+                target: job.task.target.as_ref(),
+            };
+            why::unserved(&wanted, &fleet.runners)
+        },
+    )
+}
+
+/// `fleet` `None`: nobody asks whether it is served.
+fn job_to_wire(view: JobView, fleet: Option<&FleetView>) -> v1::Job {
     let row = view.row;
     v1::Job {
         version: row.version,
+        unserved: fleet.map(|fleet| unserved(&row, fleet)).unwrap_or_default(),
         pause: pause_to_wire(
             row.paused,
             row.paused_until_ms,
@@ -135,6 +153,7 @@ fn job_to_wire(view: JobView) -> v1::Job {
         unproven: view
             .slots
             .iter()
+            .chain(&view.members)
             .filter_map(|slot| {
                 Some(v1::Unproven {
                     task_id: slot.lost_task_id?,
@@ -321,13 +340,15 @@ impl JobService for Jobs {
     async fn get(&self, request: Request<v1::GetJobsRequest>) -> Result<Response<v1::GetJobsResponse>, Status> {
         let names = request.into_inner().names;
         check_batch(names.len(), GET_IDS_MAX, "names")?;
+        let fleet = self.ctx.fleet.view(&self.ctx.db, self.ctx.lost_after_ms()).await;
+        let fleet = fleet.map_err(|error| status(&Refusal::from(error)))?;
         let results = view::get(&self.ctx, names)
             .await
             .map_err(refused)?
             .into_iter()
             .map(|result| match result {
                 Ok(view) => v1::GetJobResult {
-                    job: Some(job_to_wire(view)),
+                    job: Some(job_to_wire(view, Some(&fleet))),
                     error: None,
                 },
                 Err(refusal) => v1::GetJobResult {
@@ -361,7 +382,7 @@ impl JobService for Jobs {
             _ => String::new(),
         };
         Ok(Response::new(v1::ListJobsResponse {
-            jobs: page.into_iter().map(job_to_wire).collect(),
+            jobs: page.into_iter().map(|view| job_to_wire(view, None)).collect(),
             next_page_token,
         }))
     }

@@ -218,7 +218,7 @@ impl TaskService for Tasks {
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let request = request.into_inner();
         let what = if request.ids.is_empty() {
-            What::Matching(filter(request.filter)?)
+            What::Matching(Box::new(filter(request.filter)?))
         } else {
             check_batch(request.ids.len(), GET_IDS_MAX, "ids")?;
             What::Ids {
@@ -315,6 +315,7 @@ fn filter(filter: Option<v1::TaskFilter>) -> Result<Filter, Status> {
         runner,
         tag: text(filter.tag),
         batch: text(filter.batch),
+        set_id: (filter.set_id != 0).then_some(filter.set_id),
         last_attempts: filter.last_attempts,
         since_ms: time(filter.since_ms),
         until_ms: time(filter.until_ms),
@@ -360,6 +361,7 @@ fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::sto
     let spec = row.spec().unwrap_or_default();
     let time = |ms: Option<i64>| ms.map_or(0, time_to_wire);
     let bytes = |n: Option<i64>| n.map_or(0, |n| u64::try_from(n).unwrap_or(0));
+    let count = |n: Option<i64>| n.map_or(0, |n| u32::try_from(n).unwrap_or(u32::MAX));
     Ok(v1::Task {
         id: row.id,
         root_id: row.root_id(),
@@ -389,6 +391,13 @@ fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::sto
         end_detail: row.end_detail()?.map(detail_to_wire),
         stdout_gap: gap(row.stdout_gap_start, row.stdout_gap_bytes),
         stderr_gap: gap(row.stderr_gap_start, row.stderr_gap_bytes),
+        recoveries: count(Some(row.recoveries)),
+        route: row.route.clone().unwrap_or_default(),
+        routed_to: row.routed_to(state).unwrap_or_default().to_owned(),
+        set_id: row.set_id.unwrap_or(0),
+        shard_index: count(row.shard_index),
+        shard_total: count(row.shard_total),
+        set_size: count(row.set_size),
         spec: Some(spec_to_wire(&spec)),
     })
 }
@@ -435,8 +444,34 @@ fn callback(row: &TaskRow) -> Option<v1::Callback> {
     })
 }
 
+/// Of a QUEUED task: who could take it, and why he does not.
+fn waits_for_runner(row: &TaskRow, spec: &TaskSpec, fleet: &FleetView) -> String {
+    let chosen = row.routed_to(TaskState::Queued).map(|host| Target {
+        host: host.to_owned(),
+        slot: None,
+    });
+    let wanted = Wanted {
+        queue: &spec.queue,
+        require: &spec.require,
+        target: chosen.as_ref().or(spec.target.as_ref()),
+    };
+    let waits = waiting_for(&wanted, &fleet.runners, fleet.now_ms);
+    match (row.route.as_deref(), chosen) {
+        (Some(route), Some(chosen)) if !waits.is_empty() => {
+            let avoids = row.avoid_host.as_deref().filter(|host| *host != chosen.host);
+            let avoids = avoids.map_or(String::new(), |host| format!(", not {host} again"));
+            format!("for {chosen} ({route}{avoids}): {waits}")
+        }
+        _ => waits,
+    }
+}
+
 fn why(row: &TaskRow, state: TaskState, spec: &TaskSpec, fleet: &FleetView) -> String {
     match state {
+        TaskState::Created if row.waiting_ms.is_some() => match row.set_id {
+            Some(set) => format!("its turn in broadcast {set} (max_parallel)"),
+            None => "a place of its job, or of its concurrency group".into(),
+        },
         TaskState::Created => match (row.run_at_ms, row.retry_of) {
             (Some(at), None) => format!("starts at {}", format_utc(at)),
             (Some(at), Some(of)) => format!("attempt {} after {of}, starts at {}", row.attempt, format_utc(at)),
@@ -444,15 +479,7 @@ fn why(row: &TaskRow, state: TaskState, spec: &TaskSpec, fleet: &FleetView) -> S
         },
         TaskState::Queued => match longest(over(&fleet.freezes, &spec.queue, &spec.tags)) {
             Some(freeze) => freeze.words(),
-            None => waiting_for(
-                &Wanted {
-                    queue: &spec.queue,
-                    require: &spec.require,
-                    target: spec.target.as_ref(),
-                },
-                &fleet.runners,
-                fleet.now_ms,
-            ),
+            None => waits_for_runner(row, spec, fleet),
         },
         TaskState::Dispatched => match (&row.host, row.slot) {
             (Some(host), Some(slot)) => format!("given to {host}/{slot}, which has not reported it yet"),

@@ -12,6 +12,8 @@ pub mod life_sign;
 pub mod poll;
 pub mod reaper;
 pub mod retention;
+pub mod route;
+pub mod sets;
 pub mod watchdog;
 
 use crate::context::Context;

@@ -35,7 +35,7 @@ static LANES_WITH_WORK: Sql = Sql::new(
 );
 static TARGETS_WITH_WORK: Sql = Sql::new(
     "targets_with_work",
-    "SELECT DISTINCT target_host AS host FROM task WHERE status = 2 AND target_host IS NOT NULL LIMIT 10000",
+    "SELECT DISTINCT target_host AS host FROM task WHERE status = 2 AND target_host IS NOT NULL AND target_host <> '' LIMIT 10000",
 );
 static OLD_TASKS: Sql = Sql::new(
     "old_tasks",

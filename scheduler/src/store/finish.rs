@@ -8,7 +8,7 @@ use super::outbox;
 use super::sql::Sql;
 use serde::Serialize;
 use systole_shared::heartbeat::end::Terminating;
-use systole_shared::job::RetryPolicy;
+use systole_shared::job::Job;
 use systole_shared::policy::retry::{FollowUp, follow_up};
 use systole_shared::task::{EndDetail, Outcome, TaskState, Transition};
 use systole_shared::trigger::jitter;
@@ -41,15 +41,19 @@ static PUT_SUCCESSORS: Sql = Sql::new(
     "INSERT INTO task (root_id, retry_of, attempt, replacements, status, lane_id, priority, target_host, target_slot, name, job, \
        spec, max_retries, retry_delay_ms, timeout_ms, queue_timeout_ms, start_timeout_ms, callback_url, submitted_by, submit_reason, \
        created_at_ms, run_at_ms, eligible_at_ms, output_max_bytes, output_keep_ms, batch, batch_line, unique_key, job_id, trigger_id, \
-       scheduled_ms) \
+       scheduled_ms, recoveries, route, route_key, avoid_host, routed_ms, set_id, shard_index, shard_total) \
      SELECT COALESCE(t.root_id, t.id), t.id, t.attempt + x.attempts, t.replacements + x.replacements, \
-       CASE WHEN x.delay = 0 THEN 2 ELSE 1 END, t.lane_id, t.priority, t.target_host, t.target_slot, t.name, t.job, t.spec, \
+       CASE WHEN x.delay = 0 THEN 2 ELSE 1 END, t.lane_id, t.priority, \
+       CASE WHEN t.route IS NOT NULL OR x.avoid = 1 THEN '' ELSE t.target_host END, t.target_slot, t.name, t.job, t.spec, \
        t.max_retries, t.retry_delay_ms, t.timeout_ms, t.queue_timeout_ms, t.start_timeout_ms, t.callback_url, t.submitted_by, \
        t.submit_reason, {now}, {now} + x.delay, \
        CASE WHEN x.delay = 0 THEN {now} END, t.output_max_bytes, t.output_keep_ms, t.batch, t.batch_line, t.unique_key, t.job_id, \
-       t.trigger_id, t.scheduled_ms \
+       t.trigger_id, t.scheduled_ms, t.recoveries + x.recoveries, CASE WHEN x.avoid = 1 THEN COALESCE(t.route, 'any') ELSE t.route END, \
+       t.route_key, CASE WHEN x.avoid = 1 THEN t.host END, CASE WHEN t.route IS NOT NULL OR x.avoid = 1 THEN 0 END, \
+       t.set_id, t.shard_index, t.shard_total \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'attempts' AS BIGINT) AS attempts, \
-       CAST(e.value->>'replacements' AS BIGINT) AS replacements, CAST(e.value->>'delay' AS BIGINT) AS delay FROM {each:$1}) AS x \
+       CAST(e.value->>'replacements' AS BIGINT) AS replacements, CAST(e.value->>'recoveries' AS BIGINT) AS recoveries, \
+       CAST(e.value->>'delay' AS BIGINT) AS delay, CAST(e.value->>'avoid' AS BIGINT) AS avoid FROM {each:$1}) AS x \
      JOIN task AS t ON {is:t.id,x.id} WHERE TRUE \
      ON CONFLICT DO NOTHING RETURNING id, retry_of, status, lane_id, target_host, run_at_ms",
 );
@@ -69,7 +73,7 @@ macro_rules! live_columns {
     () => {
         "task.id, task.status, task.host, task.slot, task.start_no, task.terminating, task.callback_url, task.attempt, \
          task.max_retries, task.retry_delay_ms, task.replacements, task.timeout_ms, {now} - task.started_at_ms AS ran_ms, \
-         task.root_id, task.job_id, task.scheduled_ms"
+         task.root_id, task.job_id, task.scheduled_ms, task.set_id"
     };
 }
 pub(super) use live_columns;
@@ -113,6 +117,8 @@ pub struct LiveTask {
     /// Of a run of a job.
     pub(super) job_id: Option<i64>,
     pub(super) scheduled_ms: Option<i64>,
+    /// The broadcast that it is a member of.
+    pub(super) set_id: Option<i64>,
 }
 
 impl LiveTask {
@@ -218,6 +224,7 @@ impl Ended {
         self.triggers |= more.triggers;
         self.held |= more.held;
         self.alarms |= more.alarms;
+        self.sets |= more.sets;
     }
 }
 
@@ -237,6 +244,8 @@ pub struct Ended {
     pub held: bool,
     /// Alarms were raised.
     pub alarms: bool,
+    /// A member of a broadcast has ended.
+    pub sets: bool,
 }
 
 #[derive(Serialize)]
@@ -262,12 +271,16 @@ struct CallbackJson {
     receiver: String,
 }
 
-#[derive(Serialize)]
-struct SuccessorJson {
-    id: i64,
-    attempts: i64,
-    replacements: i64,
-    delay: i64,
+/// A task to follow another.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(super) struct Follow {
+    pub id: i64,
+    pub attempts: i64,
+    pub replacements: i64,
+    pub recoveries: i64,
+    pub delay: i64,
+    /// 0 or 1: not on the host of the one before, where another can take it.
+    pub avoid: i64,
 }
 
 #[derive(Serialize)]
@@ -353,15 +366,20 @@ pub(super) async fn end_without_settling(tx: &mut Tx, ends: &[End]) -> Result<En
 }
 
 async fn put_successors(tx: &mut Tx, ended: &[&End]) -> Result<Vec<Successor>, StoreError> {
-    let policies = settle::retry_policies(tx, ended).await?;
-    let wanted: Vec<SuccessorJson> = ended
+    let jobs = settle::jobs_of_failed(tx, ended).await?;
+    let wanted: Vec<Follow> = ended
         .iter()
-        .filter_map(|end| successor(end, end.task.job_id.and_then(|job| policies.get(&job))))
+        .filter_map(|end| successor(end, end.task.job_id.and_then(|job| jobs.get(&job))))
         .collect();
+    follow(tx, &wanted).await
+}
+
+/// Makes tasks that follow others.
+pub(super) async fn follow(tx: &mut Tx, wanted: &[Follow]) -> Result<Vec<Successor>, StoreError> {
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
-    let made: Vec<Successor> = tx.all(&PUT_SUCCESSORS, vec![batch(&wanted)?]).await?;
+    let made: Vec<Successor> = tx.all(&PUT_SUCCESSORS, vec![batch(wanted)?]).await?;
     let links: Vec<LinkJson> = made
         .iter()
         .map(|new| LinkJson {
@@ -384,8 +402,8 @@ fn unit_of(task_id: i64) -> f64 {
 
 const UNIT: u64 = 1_000_000;
 
-/// `policy`: that of its job, which may say more than the task itself.
-fn successor(end: &End, policy: Option<&RetryPolicy>) -> Option<SuccessorJson> {
+/// `job`: its own, which may say more than the task itself.
+fn successor(end: &End, job: Option<&Job>) -> Option<Follow> {
     if end.transition.to() != TaskState::Failed {
         return None;
     }
@@ -397,23 +415,33 @@ fn successor(end: &End, policy: Option<&RetryPolicy>) -> Option<SuccessorJson> {
         number(task.max_retries),
         number(task.replacements),
     );
-    let (attempts, replacements, delay) = match follow {
-        FollowUp::Nothing => return None,
-        FollowUp::Retry => match policy {
-            None if task.job_id.is_none() => (1, 0, task.retry_delay_ms),
-            Some(policy) if policy.counts(end.outcome.kind, end.outcome.exit_code) => {
-                let delay = policy.delay_ms(number(task.attempt), unit_of(task.id));
-                (1, 0, i64::try_from(delay).unwrap_or(i64::MAX))
+    let next = Follow {
+        id: task.id,
+        ..Follow::default()
+    };
+    match follow {
+        FollowUp::Nothing => None,
+        FollowUp::Retry => match job {
+            None if task.job_id.is_none() => Some(Follow {
+                attempts: 1,
+                delay: task.retry_delay_ms,
+                ..next
+            }),
+            Some(job) if job.retry.counts(end.outcome.kind, end.outcome.exit_code) => {
+                let delay = job.retry.delay_ms(number(task.attempt), unit_of(task.id));
+                Some(Follow {
+                    attempts: 1,
+                    delay: i64::try_from(delay).unwrap_or(i64::MAX),
+                    avoid: i64::from(task.set_id.is_none() && job.avoids_last_host()),
+                    ..next
+                })
             }
             // Not a failure that the job retries, or the job is gone.
-            None | Some(_) => return None,
+            None | Some(_) => None,
         },
-        FollowUp::Replace => (0, 1, 0),
-    };
-    Some(SuccessorJson {
-        id: task.id,
-        attempts,
-        replacements,
-        delay,
-    })
+        FollowUp::Replace => Some(Follow {
+            replacements: 1,
+            ..next
+        }),
+    }
 }

@@ -108,6 +108,11 @@ static FORGET_HOSTS: Sql = Sql::new(
     "forget_hosts",
     "DELETE FROM host WHERE NOT EXISTS (SELECT 1 FROM runner WHERE runner.host = host.host)",
 );
+/// What jobs remember of hosts that are gone.
+static FORGET_ROUTES: Sql = Sql::new(
+    "forget_routes",
+    "DELETE FROM route_use WHERE NOT EXISTS (SELECT 1 FROM host WHERE host.host = route_use.host)",
+);
 static FORGET_REPLICAS: Sql = Sql::new(
     "forget_replicas",
     "DELETE FROM replica WHERE seen_ms < {now} - $1 AND seen_ms < $2 - $1",
@@ -137,6 +142,7 @@ pub static STATEMENTS: &[&Sql] = &[
     &SET_SLOT_LABELS,
     &FORGET_HOSTS,
     &FORGET_RUNNERS,
+    &FORGET_ROUTES,
     &FORGET_REPLICAS,
 ];
 
@@ -239,6 +245,7 @@ impl Db {
                     .await?;
                 if gone > 0 {
                     tx.exec(&FORGET_HOSTS, vec![]).await?;
+                    tx.exec(&FORGET_ROUTES, vec![]).await?;
                 }
                 tx.exec(&FORGET_REPLICAS, vec![unseen_ms.into(), until_ms.into()])
                     .await?;

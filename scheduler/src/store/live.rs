@@ -11,7 +11,7 @@ static LIVE_TASKS: Sql = Sql::new(
      UNION ALL SELECT CAST(status AS BIGINT), count(*), {now} - min(eligible_at_ms) \
        FROM task WHERE status = 2 GROUP BY status \
      UNION ALL SELECT CAST(status AS BIGINT), count(*), {now} - min(dispatched_at_ms) \
-       FROM task WHERE status IN (3, 4, 9) GROUP BY status",
+       FROM task WHERE status IN (3, 4, 9) AND set_size IS NULL GROUP BY status",
 );
 
 pub static STATEMENTS: &[&Sql] = &[&LIVE_TASKS];

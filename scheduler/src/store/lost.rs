@@ -16,10 +16,10 @@ static ORPHANS: Sql = Sql::new(
     "orphans",
     "SELECT id, {now} - orphaned_at_ms AS age_ms FROM task WHERE orphaned_at_ms IS NOT NULL AND status IN (3, 4, 9) LIMIT 10000",
 );
-/// Live tasks that no runner row holds do not occur. If one did, it would never end: it goes to the reaper.
+/// Live tasks that no runner row holds do not occur, but for broadcasts, which stand for their members. If one did, it would never end: it goes to the reaper.
 static ORPHAN_STRAYS: Sql = Sql::new(
     "orphan_strays",
-    "UPDATE task SET orphaned_at_ms = {now} WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NULL AND NOT EXISTS ( \
+    "UPDATE task SET orphaned_at_ms = {now} WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NULL AND set_size IS NULL AND NOT EXISTS ( \
        SELECT 1 FROM runner AS r WHERE r.host = task.host AND r.slot = task.slot AND r.task_id = task.id) RETURNING id",
 );
 static TERMINATING_TASKS: Sql = Sql::new(

@@ -14,7 +14,8 @@ macro_rules! columns {
          t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, t.cancelled_by, \
          t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.end_detail, t.submitted_by, \
          t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
-         c.delivery_id, o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, p.stored_bytes AS stderr_bytes, \
+         c.delivery_id, t.recoveries, t.waiting_ms, t.route, t.avoid_host, t.routed_ms, t.target_host, t.set_id, t.set_size, t.shard_index, t.shard_total, \
+         o.stored_bytes AS stdout_bytes, o.total_bytes AS stdout_total, p.stored_bytes AS stderr_bytes, \
          p.total_bytes AS stderr_total, o.gap_start AS stdout_gap_start, o.gap_bytes AS stdout_gap_bytes, \
          p.gap_start AS stderr_gap_start, p.gap_bytes AS stderr_gap_bytes"
     };
@@ -103,6 +104,17 @@ pub struct TaskRow {
     pub callback_tries: Option<i64>,
     pub callback_error: Option<String>,
     pub delivery_id: Option<String>,
+    pub recoveries: i64,
+    /// Since when it waits for a place of its job, or for its turn in a broadcast.
+    pub waiting_ms: Option<i64>,
+    pub route: Option<String>,
+    pub avoid_host: Option<String>,
+    pub routed_ms: Option<i64>,
+    pub target_host: Option<String>,
+    pub set_id: Option<i64>,
+    pub set_size: Option<i64>,
+    pub shard_index: Option<i64>,
+    pub shard_total: Option<i64>,
     pub stdout_bytes: Option<i64>,
     pub stdout_total: Option<i64>,
     pub stderr_bytes: Option<i64>,
@@ -147,6 +159,12 @@ impl TaskRow {
             .transpose()
     }
 
+    /// The host that the scheduler chose for it, while it waits for it.
+    pub fn routed_to(&self, state: TaskState) -> Option<&str> {
+        let waits = state == TaskState::Queued && self.routed_ms.is_some();
+        self.target_host.as_deref().filter(|host| waits && !host.is_empty())
+    }
+
     fn corrupt(&self, column: &'static str) -> StoreError {
         StoreError::Corrupt {
             table: "task",
@@ -165,6 +183,8 @@ pub struct Filter {
     pub runner: Option<Target>,
     pub tag: Option<String>,
     pub batch: Option<String>,
+    /// Members of this broadcast.
+    pub set_id: Option<i64>,
     /// Only the newest member of each chain.
     pub last_attempts: bool,
     pub since_ms: Option<i64>,
@@ -205,6 +225,9 @@ impl Filter {
         }
         if let Some(batch) = &self.batch {
             add("t.batch = ?", batch.clone().into());
+        }
+        if let Some(set) = self.set_id {
+            add("t.set_id = ?", set.into());
         }
         if let Some(since) = self.since_ms {
             add("t.created_at_ms >= ?", since.into());
@@ -296,6 +319,15 @@ pub struct RunnerRow {
     pub clock_skew_ms: i64,
     pub task_status: Option<i16>,
     pub busy_since_ms: Option<i64>,
+}
+
+/// Runners that a choice of hosts looks at.
+const RUNNERS_MAX: i64 = 100_000;
+
+/// All runners, inside a transaction.
+pub async fn all_runners(tx: &mut Tx) -> Result<Vec<RunnerRow>, StoreError> {
+    let args = vec!["".into(), (-1).into(), "".into(), RUNNERS_MAX.into()];
+    tx.all(&RUNNERS, args).await
 }
 
 /// The highest task id ever given, inside a transaction.

@@ -3,6 +3,7 @@
 use super::data;
 use super::definition::{BlockingKind, JobSpec, LimitsSpec, OnLost, Route};
 use super::retry::RetryPolicy;
+use super::route::Routing;
 use super::template::{self, Template};
 use crate::alarm::rule;
 use crate::error::Invalid;
@@ -11,7 +12,7 @@ use crate::limits::*;
 use crate::task::limits::{Limits, parse_bytes, parse_cpus};
 use crate::task::output::OutputPolicy;
 use crate::task::signal::{SIGTERM, parse_signal};
-use crate::task::spec::{TaskSpec, check_text, check_word};
+use crate::task::spec::{OnDisconnect, TaskSpec, check_text, check_word};
 use crate::task::terminal::Terminal;
 use crate::time::parse_duration;
 use crate::trigger::calendar::Calendar;
@@ -22,6 +23,9 @@ use crate::trigger::zone::Zone;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// How often a run that was lost with its runner is started again where `on_lost` is `failover`.
+const RECOVERIES_DEFAULT: u32 = 1;
 
 /// What becomes of an occurrence while the job still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +53,10 @@ pub struct Job {
     pub concurrency_group: Option<String>,
     pub retry: RetryPolicy,
     pub on_lost: OnLost,
+    /// How often a run that was lost with its runner is started again; 0: never.
+    pub max_recoveries: u32,
+    /// How hosts are chosen; `None`: whoever fits and comes first, or the one that it is pinned to.
+    pub route: Option<Routing>,
     pub alarms: Vec<rule::Rule>,
     pub owner: String,
     pub runbook: String,
@@ -161,12 +169,6 @@ impl JobSpec {
                 self.interpreter.is_some(),
                 "it goes with script; write command = [INTERPRETER, …]",
             ),
-            ("route_key", self.route_key.is_some(), "remove it"),
-            (
-                "broadcast",
-                self.broadcast.is_some(),
-                "write a job for each host, with route = \"pinned\" and runner",
-            ),
             (
                 "output_drain",
                 self.output_drain.is_some(),
@@ -178,36 +180,15 @@ impl JobSpec {
                 "remove it; the scheduler's own setting holds",
             ),
             (
-                "on_lost",
-                self.on_lost == Some(OnLost::Failover),
-                "write \"fail\", and watch for outcome runner_lost",
-            ),
-            (
-                "retry.avoid_last_runner",
-                self.retry.as_ref().is_some_and(|retry| retry.avoid_last_runner),
-                "remove it; a retry takes the first free runner that fits",
-            ),
-            (
-                "max_recoveries",
-                self.max_recoveries.is_some(),
-                "remove it; it goes with on_lost = \"failover\"",
-            ),
-            (
                 "fence",
                 self.fence.is_some(),
-                "remove it; it goes with on_lost = \"failover\"",
+                "remove it; write on_disconnect = \"kill\" or \"continue\"",
             ),
         ];
         for (field, given, remedy) in not_yet {
             if given {
                 faults.add(field, format!("is not supported yet; {remedy}"));
             }
-        }
-        if !matches!(self.route, None | Some(Route::Any | Route::Pinned)) {
-            faults.add(
-                "route",
-                "is not supported yet but for \"any\" and \"pinned\"; remove it, or use require",
-            );
         }
         if self.limits.as_ref().is_some_and(|limits| limits.cpu_weight.is_some()) {
             faults.add(
@@ -333,6 +314,20 @@ impl JobSpec {
         }
     }
 
+    fn compile_recoveries(&self, faults: &mut Faults) -> u32 {
+        if self.on_lost != Some(OnLost::Failover) {
+            if self.max_recoveries.is_some() {
+                faults.add(
+                    "max_recoveries",
+                    "needs on_lost = \"failover\"; remove it, or write that",
+                );
+            }
+            return 0;
+        }
+        faults.count(self.max_recoveries, "max_recoveries", 1, RECOVERIES_MAX);
+        self.max_recoveries.unwrap_or(RECOVERIES_DEFAULT)
+    }
+
     fn compile_blocking(&self, faults: &mut Faults) -> Blocking {
         let kind = self.blocking.unwrap_or_default();
         faults.count(self.max_concurrent, "max_concurrent", 1, CONCURRENT_MAX);
@@ -437,7 +432,11 @@ impl JobSpec {
             },
             keep_workdir: self.keep_dir,
             tty: self.tty.then(Terminal::default),
-            on_disconnect: self.on_disconnect.unwrap_or_default(),
+            on_disconnect: self.on_disconnect.unwrap_or(match self.on_lost {
+                // The proof that the old child is dead comes with the verdict.
+                Some(OnLost::Failover) => OnDisconnect::Kill,
+                _ => OnDisconnect::default(),
+            }),
             on_runner_restart: self.on_runner_restart.unwrap_or_default(),
             limits,
             umask: self.compile_umask(faults),
@@ -487,6 +486,8 @@ impl JobSpec {
         }
         let retry = self.retry.clone().unwrap_or_default();
         let retry = faults.take(RetryPolicy::new(&retry)).unwrap_or_default();
+        let route = self.compile_route(&mut faults.0);
+        let max_recoveries = self.compile_recoveries(&mut faults);
         let triggers = self.compile_triggers(&mut faults);
         if self.alarm.len() > ALARMS_PER_JOB_MAX {
             let count = self.alarm.len();
@@ -514,6 +515,8 @@ impl JobSpec {
             concurrency_group: self.concurrency_group.clone(),
             retry,
             on_lost: self.on_lost.unwrap_or_default(),
+            max_recoveries,
+            route,
             alarms: alarms.rules,
             owner: self.owner.clone().unwrap_or_default(),
             runbook: self.runbook.clone().unwrap_or_default(),
@@ -548,6 +551,12 @@ fn file_field(field: &str, job: &JobSpec) -> String {
 }
 
 impl Job {
+    /// A retry is not to run where the one before did, as long as another host can take it.
+    pub fn avoids_last_host(&self) -> bool {
+        let standby = self.route.as_ref().is_some_and(|route| route.policy == "failover");
+        self.retry.avoid_last_runner || standby
+    }
+
     /// The triggers, ready to be asked, in the order of the definition; or all that is wrong with them.
     pub fn compile_triggers(&self, context: &TriggerContext<'_>) -> Result<Vec<Trigger>, Vec<Invalid>> {
         let mut faults = Vec::new();

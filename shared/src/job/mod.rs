@@ -2,7 +2,8 @@
 //!
 //! [`definition`] is what stands in files and is stored; it compiles ([`compile`]) to a [`Job`], whose tasks are made
 //! ([`task`]) of its template, of merged [`data`] and of [`template`]s in its command. [`diff`] compares two
-//! definitions, [`retry`] is what follows a failure. [`file`] reads files of them, [`write`] makes
+//! definitions, [`retry`] is what follows a failure,
+//! [`route`] where runs go. [`file`] reads files of them, [`write`] makes
 //! one, [`crontab`] reads what they were before.
 
 pub mod compile;
@@ -12,6 +13,7 @@ pub mod definition;
 pub mod diff;
 pub mod file;
 pub mod retry;
+pub mod route;
 pub mod task;
 pub mod template;
 pub mod write;

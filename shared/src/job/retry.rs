@@ -28,6 +28,8 @@ pub struct RetryPolicy {
     pub kinds: Vec<OutcomeKind>,
     /// Empty: every exit code but 0.
     pub exit_codes: Vec<i32>,
+    /// A retry goes to another host, where one can take it.
+    pub avoid_last_runner: bool,
 }
 
 /// Whether tasks are ever retried after this outcome.
@@ -68,6 +70,7 @@ impl RetryPolicy {
             ("retry.jitter", spec.jitter.is_some(), RetryKind::Fixed),
             ("retry.kinds", !spec.kinds.is_empty(), RetryKind::Fixed),
             ("retry.exit_codes", !spec.exit_codes.is_empty(), RetryKind::Fixed),
+            ("retry.avoid_last_runner", spec.avoid_last_runner, RetryKind::Fixed),
             ("retry.factor", spec.factor.is_some(), RetryKind::Exponential),
             ("retry.cap", spec.cap.is_some(), RetryKind::Exponential),
         ];
@@ -113,6 +116,7 @@ impl RetryPolicy {
             jitter: range(spec.jitter.unwrap_or(0.0), "retry.jitter", 0.0, 1.0)?,
             kinds: Vec::new(),
             exit_codes: spec.exit_codes.clone(),
+            avoid_last_runner: spec.avoid_last_runner,
         };
         if kind == RetryKind::Exponential {
             policy.factor = range(spec.factor.unwrap_or(FACTOR_DEFAULT), "retry.factor", 1.0, FACTOR_MAX)?;

@@ -1,10 +1,11 @@
-//! Rules that are functions of values: who is stale, which lane a runner serves, what follows a failure, when a
-//! runner that is cut off ends its child, whether the time may be acted on, when a certificate is
-//! made anew.
+//! Rules that are functions of values: who is stale, which lane a runner serves, which host a run is given to,
+//! what follows a failure, when a runner that is cut off ends its child, whether the time may be acted on,
+//! when a certificate is made anew.
 
 pub mod access;
 pub mod backfill;
 pub mod blocking;
+pub mod broadcast;
 pub mod certificate;
 pub mod clock;
 pub mod fence;
@@ -14,5 +15,6 @@ pub mod lane;
 pub mod lease;
 pub mod pause;
 pub mod retry;
+pub mod route;
 pub mod stale;
 pub mod why;

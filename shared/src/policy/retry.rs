@@ -49,9 +49,19 @@ pub fn follow_up(kind: OutcomeKind, attempt: u32, max_retries: u32, replacements
         | OutcomeKind::RunnerStopped
         | OutcomeKind::Fenced
         | OutcomeKind::Unreadable
+        | OutcomeKind::MembersFailed
         | OutcomeKind::Cancelled
         | OutcomeKind::Skipped => FollowUp::Nothing,
     }
+}
+
+/// Whether the work was lost with its runner, and not by a fault of its own: `on_lost` says what follows, once the old child is proven
+/// dead.
+pub fn is_lost(kind: OutcomeKind) -> bool {
+    matches!(
+        kind,
+        OutcomeKind::RunnerLost | OutcomeKind::RunnerRestarted | OutcomeKind::RunnerStopped | OutcomeKind::Fenced
+    )
 }
 
 #[cfg(test)]
@@ -91,6 +101,22 @@ mod tests {
             assert_eq!(follow_up(kind, 2, 1, 0), FollowUp::Nothing, "{kind}");
         }
         assert_eq!(follow_up(OutcomeKind::QueueTimeout, 1, 100, 0), FollowUp::Nothing);
+    }
+
+    #[test]
+    fn what_is_lost_with_its_runner_is_never_a_retry() {
+        let lost: Vec<&str> = OutcomeKind::ALL
+            .iter()
+            .filter(|&&kind| is_lost(kind))
+            .map(|kind| kind.name())
+            .collect();
+        assert_eq!(lost, ["runner_lost", "runner_restarted", "runner_stopped", "fenced"]);
+        for &kind in OutcomeKind::ALL {
+            assert!(
+                !is_lost(kind) || follow_up(kind, 1, 100, 0) == FollowUp::Nothing,
+                "{kind}"
+            );
+        }
     }
 
     #[test]

@@ -27,22 +27,22 @@ pub struct Wanted<'a> {
     pub target: Option<&'a Target>,
 }
 
-/// Names the nearest blocker of a QUEUED task. Empty when a runner is idle and fits (it is being dispatched).
-pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> String {
+/// The live runners that a task fits. `Err`: there is none, in words.
+fn fitting<'a>(wanted: &Wanted<'_>, runners: &'a [RunnerView]) -> Result<Vec<&'a RunnerView>, String> {
     let live: Vec<&RunnerView> = runners.iter().filter(|r| r.live).collect();
     if let Some(target) = wanted.target {
         if !runners.iter().any(|r| target.covers(&r.id)) {
-            return format!("no runner {target} is known");
+            return Err(format!("no runner {target} is known"));
         }
         if !live.iter().any(|r| target.covers(&r.id)) {
-            return format!("runner {target} is not live");
+            return Err(format!("runner {target} is not live"));
         }
     } else if live.is_empty() {
-        return if runners.is_empty() {
+        return Err(if runners.is_empty() {
             "no runner has joined yet".into()
         } else {
             "no runner is live".into()
-        };
+        });
     }
     let at_target: Vec<&RunnerView> = live
         .into_iter()
@@ -53,13 +53,14 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
         .filter(|r| serves_queue(&r.queues, wanted.queue))
         .collect();
     if in_queue.is_empty() {
-        return match wanted.target {
+        return Err(match wanted.target {
             Some(target) => format!("runner {target} does not serve queue {}", wanted.queue),
             None => format!("no live runner serves queue {}", wanted.queue),
-        };
+        });
     }
-    let fits: Vec<&&RunnerView> = in_queue
+    let fits: Vec<&RunnerView> = in_queue
         .iter()
+        .copied()
         .filter(|r| missing_labels(&r.labels, wanted.require).is_empty())
         .collect();
     if fits.is_empty() {
@@ -68,19 +69,33 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
         let elsewhere = runners
             .iter()
             .any(|r| r.live && missing_labels(&r.labels, wanted.require).is_empty());
-        return match wanted.target {
+        return Err(match wanted.target {
             Some(target) => format!("runner {target} has no {lacks}"),
             None if elsewhere => format!("no live runner of queue {} has {lacks}", wanted.queue),
             None => format!("no live runner has {lacks}"),
-        };
+        });
     }
+    Ok(fits)
+}
+
+/// Why no runner can take such a task, however long it waits; empty: one can, when it is free.
+pub fn unserved(wanted: &Wanted<'_>, runners: &[RunnerView]) -> String {
+    fitting(wanted, runners).err().unwrap_or_default()
+}
+
+/// Names the nearest blocker of a QUEUED task. Empty when a runner is idle and fits (it is being dispatched).
+pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> String {
+    let fits = match fitting(wanted, runners) {
+        Ok(fits) => fits,
+        Err(words) => return words,
+    };
     let cordoned = fits.iter().filter(|r| r.cordoned).count();
     let faulty: Vec<&RunnerView> = fits
         .iter()
         .filter(|r| !r.cordoned && r.fault.is_some())
-        .map(|r| **r)
+        .copied()
         .collect();
-    let open: Vec<&&&RunnerView> = fits.iter().filter(|r| !r.cordoned && r.fault.is_none()).collect();
+    let open: Vec<&&RunnerView> = fits.iter().filter(|r| !r.cordoned && r.fault.is_none()).collect();
     let faults = (!faulty.is_empty()).then(|| {
         format!(
             "{} of {} slots faulty: {}",

@@ -43,6 +43,7 @@ kinds! {
     Rejected = "rejected", "the policy of the runner's host does not allow it; nothing ran";
     NotStarted = "not_started", "the runner never took the task up; nothing ran";
     Unreadable = "unreadable", "what is stored of it cannot be read; nothing ran";
+    MembersFailed = "members_failed", "members of the broadcast failed, or were cancelled";
     Cancelled = "cancelled", "ended by a cancel";
     Skipped = "skipped", "dropped before it started";
 }

@@ -37,6 +37,7 @@ macro_rules! transitions {
 transitions! {
     Admit: [Created] => Queued, "admission", "its time has come";
     Dispatch: [Queued] => Dispatched, "dispatch", "a runner was idle and fits";
+    Spread: [Queued] => Running, "broadcast", "its members were made, one for each host";
     Start: [Dispatched] => Running, "heartbeat", "the runner reported the child alive";
     Succeed: [Dispatched, Running, Terminating] => Finished, "heartbeat", "the child ended with exit code 0 and nothing is to follow";
     SucceedThenCall: [Dispatched, Running, Terminating] => Callback, "heartbeat", "the child ended with exit code 0 and a callback is due";

@@ -12,6 +12,8 @@ mod holds;
 mod host_faults;
 mod hosts;
 mod job_places;
+mod job_routes;
+mod job_sets;
 mod jobs;
 mod leases;
 mod output;

@@ -396,6 +396,16 @@ fn standing(job: &v1::Job, spec: &JobSpec, coming: &[v1::Coming]) -> Vec<String>
             unproven.task_id, unproven.host
         ));
     }
+    if !job.unserved.is_empty() {
+        let bound = match &spec.queue_timeout {
+            Some(bound) => format!("they fail after {bound} (queue_timeout)"),
+            None => "they wait for one, however long (no queue_timeout)".to_owned(),
+        };
+        out.push(format!(
+            "Nobody can take its runs: {}; {bound}. Look at the runners: systole runners.",
+            job.unserved
+        ));
+    }
     if job.waiting > 0 {
         out.push(format!("{} wait for their turn.", job.waiting));
     }
@@ -582,6 +592,7 @@ mod tests {
             }),
             running: vec![7],
             waiting: 2,
+            unserved: "no live runner has gpu=1".into(),
             ..v1::Job::default()
         };
         assert_eq!(
@@ -589,6 +600,7 @@ mod tests {
             [
                 "The job is paused by ann, \"restore test\". Lift it: systole job resume a.",
                 "It runs: 7. End it: systole cancel 7.",
+                "Nobody can take its runs: no live runner has gpu=1; they wait for one, however long (no queue_timeout). Look at the runners: systole runners.",
                 "2 wait for their turn.",
                 "It has no trigger: it runs when somebody asks.",
             ]

@@ -49,6 +49,9 @@ struct Line {
     waiting: u32,
     /// Tasks that ended without proof that their child is dead.
     unproven: Vec<String>,
+    /// Why no live runner can take its runs.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    unserved: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     changed_at: Option<String>,
     changed_by: String,
@@ -122,6 +125,7 @@ fn line(job: &v1::Job) -> Line {
             .iter()
             .map(|unproven| unproven.task_id.to_string())
             .collect(),
+        unserved: job.unserved.clone(),
         changed_at: utc(job.changed_at_ms),
         changed_by: job.changed_by.clone(),
         definition: serde_json::from_str(&job.json).unwrap_or_default(),
@@ -266,6 +270,7 @@ fn in_full(job: &v1::Job) -> String {
             job.waiting.to_string()
         },
     );
+    fact("unserved", job.unserved.clone());
     for unproven in &job.unproven {
         let since = wire_fire(&zone, unproven.since_ms);
         let place = format!("{}/{}", unproven.host, unproven.slot);

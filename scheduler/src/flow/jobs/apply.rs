@@ -12,6 +12,7 @@ use crate::store::{Class, StoreError, Tx};
 use std::sync::Arc;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::job::{Job, JobSpec};
+use systole_shared::policy::fence::check_fence;
 use systole_shared::policy::lane::Lane;
 use systole_shared::policy::pause::{Held, Pause, due_ms, held};
 use systole_shared::trigger::definition::TriggerSpec;
@@ -119,10 +120,14 @@ struct Wanted {
     fingerprint: String,
 }
 
-fn read(json: &str) -> Result<Wanted, Refusal> {
+fn read(json: &str, beat_ms: i64) -> Result<Wanted, Refusal> {
     check_size(json)?;
     let spec: JobSpec = serde_json::from_str(json).map_err(|error| wrong(Invalid::new("json", error.to_string())))?;
     let job = spec.compile().map_err(all_wrong)?;
+    check_fence(&job.task, u64::try_from(beat_ms).unwrap_or(u64::MAX)).map_err(|mut fault| {
+        fault.field = fault.field.trim_end_matches("_ms").to_owned();
+        wrong(fault)
+    })?;
     Ok(Wanted {
         json: spec.canonical_json(),
         fingerprint: spec.fingerprint(),
@@ -185,7 +190,7 @@ fn decide(stored: Option<&JobRow>, wanted: &Wanted, from_file: bool, manner: &Ma
 
 /// Applies one definition of a job.
 pub async fn apply_job(ctx: &Context, definition: &Definition, manner: &Manner) -> Result<Outcome, Refusal> {
-    let wanted = Arc::new(read(&definition.json)?);
+    let wanted = Arc::new(read(&definition.json, ctx.beat_ms())?);
     let lanes = Arc::new(lanes(ctx, &wanted.job).await?);
     let definition = Arc::new(definition.clone());
     let dry_run = manner.dry_run;

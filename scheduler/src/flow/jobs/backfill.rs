@@ -5,7 +5,7 @@ use crate::context::Context;
 use crate::store::audit::{audit, audit_with};
 use crate::store::finish::Ended;
 use crate::store::jobs::backfill::{self as store_fill, BackfillRow, LedgerRow, NewBackfill, Pending, Piece};
-use crate::store::jobs::launch::Wish;
+use crate::store::jobs::launch::{self, Wish};
 use crate::store::jobs::slots::{Admitted, Places, group_resource};
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::{self as store, JobRow, compiled, settle};
@@ -482,11 +482,13 @@ fn wish(
         .map_err(|error| error.to_string())?;
     task.batch = Some(row.batch());
     task.batch_line = u64::try_from(line).ok();
+    let route = launch::routed(compiled, &task);
     Ok(Wish {
         job_id: job.id,
         spec: Arc::new(task),
         max_retries: compiled.retry.max_retries,
         lane_id: trigger.map_or(job.lane_id, |trigger| trigger.lane_id),
+        route,
         trigger_id: slot.trigger_id,
         trigger_name: slot.trigger_name.clone(),
         scheduled_ms: slot.scheduled_ms,

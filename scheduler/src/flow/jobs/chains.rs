@@ -33,6 +33,9 @@ pub fn after_end(ctx: &Context, ended: &Ended) {
     if !ended.ids.is_empty() && ctx.jobs.backfills.load(Ordering::Relaxed) {
         ctx.wake.backfills.notify_one();
     }
+    if ended.sets {
+        ctx.wake.sets.notify_one();
+    }
     if ended.triggers {
         ctx.wake.fire.notify_one();
     }

@@ -212,12 +212,14 @@ fn wish(
             request_data: None,
         })
         .map_err(|error| error.to_string())?;
+    let route = launch::routed(compiled, &task);
     task.run_at_ms = (fire.run_at_ms > now).then_some(fire.run_at_ms);
     Ok(Wish {
         job_id: job.id,
         spec: Arc::new(task),
         max_retries: compiled.retry.max_retries,
         lane_id: row.lane_id,
+        route,
         trigger_id: Some(row.id),
         trigger_name: row.name.clone(),
         scheduled_ms: fire.scheduled_ms,

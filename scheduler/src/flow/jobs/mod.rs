@@ -1,6 +1,6 @@
 //! Jobs: what is applied ([`apply`]), shown ([`view`]), paused ([`pause`]) and deleted; how triggers fire ([`fire`]), how a run is
-//! asked for ([`start`]), how fires are made up ([`backfill`]), what is done about chains that hold places ([`chains`]), and which
-//! jobs are late ([`late`]).
+//! asked for ([`start`]), which host it is given to ([`route`]) or that it is one on each ([`sets`]), how fires are made up
+//! ([`backfill`]), what is done about chains that hold places ([`chains`]), and which jobs are late ([`late`]).
 
 pub mod apply;
 pub mod backfill;
@@ -10,6 +10,8 @@ pub mod fire;
 pub mod kept;
 pub mod late;
 pub mod pause;
+pub mod route;
+pub mod sets;
 pub mod start;
 pub mod view;
 

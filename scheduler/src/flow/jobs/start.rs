@@ -180,11 +180,13 @@ async fn wish(
         Ok(task) => task,
         Err(invalid) => return Ok(Err(refuse(invalid))),
     };
+    let route = launch::routed(&compiled, &task);
     Ok(Ok(Wish {
         job_id: job.id,
         spec: Arc::new(task),
         max_retries: compiled.retry.max_retries,
         lane_id: row.map_or(job.lane_id, |row| row.lane_id),
+        route,
         trigger_id: None,
         trigger_name: ask.trigger.clone().unwrap_or_default(),
         scheduled_ms,

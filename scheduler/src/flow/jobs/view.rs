@@ -12,6 +12,7 @@ use crate::store::{StoreError, freeze};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
+use systole_shared::job::route::BROADCAST;
 use systole_shared::policy::freeze::{Freeze, over};
 use systole_shared::policy::pause::{Held, held_by};
 use systole_shared::trigger::plan::Trigger;
@@ -25,6 +26,8 @@ pub struct JobView {
     pub triggers: Vec<TriggerRow>,
     /// Its places.
     pub slots: Vec<SlotRow>,
+    /// Of members of its broadcasts that ended without proof.
+    pub members: Vec<SlotRow>,
     pub waiting: u32,
     pub freezes: Vec<Freeze>,
 }
@@ -52,17 +55,38 @@ async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobVi
     for row in slots::taken(tx, &names).await? {
         taken.entry(row.resource.clone()).or_default().push(row);
     }
+    let sets: Vec<String> = jobs
+        .iter()
+        .zip(&resources)
+        .filter(|(job, _)| job.definition.contains(BROADCAST))
+        .filter_map(|(_, resource)| taken.get(resource))
+        .flatten()
+        .map(|row| slots::set_resource(row.root_id))
+        .collect();
+    let names: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let mut members: HashMap<String, Vec<SlotRow>> = HashMap::new();
+    for row in slots::taken(tx, &names).await? {
+        members.entry(row.resource.clone()).or_default().push(row);
+    }
+    let mut of = |slots: &[SlotRow]| -> Vec<SlotRow> {
+        let sets = slots.iter().map(|row| slots::set_resource(row.root_id));
+        sets.filter_map(|set| members.remove(&set)).flatten().collect()
+    };
     let waiting = slots::waiting_counts(tx, &ids).await?;
     let freezes = freeze::since(tx, i64::MAX).await?;
     Ok(jobs
         .into_iter()
         .zip(resources)
-        .map(|(row, resource)| JobView {
-            triggers: of_job.remove(&row.id).unwrap_or_default(),
-            slots: taken.remove(&resource).unwrap_or_default(),
-            waiting: waiting.get(&row.id).copied().unwrap_or(0),
-            freezes: freezes_over(&freezes, &row),
-            row,
+        .map(|(row, resource)| {
+            let places = taken.remove(&resource).unwrap_or_default();
+            JobView {
+                triggers: of_job.remove(&row.id).unwrap_or_default(),
+                members: of(&places),
+                slots: places,
+                waiting: waiting.get(&row.id).copied().unwrap_or(0),
+                freezes: freezes_over(&freezes, &row),
+                row,
+            }
         })
         .collect())
 }

@@ -11,7 +11,9 @@ use super::slots::{self, Places};
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use systole_shared::job::Job;
 use systole_shared::policy::blocking::{Turn, turn};
+use systole_shared::policy::broadcast::Rules;
 use systole_shared::task::{Outcome, OutcomeKind, TaskSpec, Transition};
 use systole_shared::trigger::occurrence::SkipReason;
 
@@ -27,7 +29,48 @@ static MARK_RUNS: Sql = Sql::new(
      WHERE {is:task.id,x.id}",
 );
 
-pub static STATEMENTS: &[&Sql] = &[&MARK_RUNS];
+/// For runs whose host the scheduler chooses: nobody takes them before that.
+static MARK_ROUTED: Sql = Sql::new(
+    "mark_routed",
+    "UPDATE task SET route = x.policy, route_key = x.key, target_host = '', routed_ms = 0, set_size = x.set_size, \
+       set_parallel = x.parallel, set_stop_after = x.stop_after \
+     FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, e.value->>'policy' AS policy, e.value->>'key' AS key, \
+       CAST(e.value->>'set_size' AS BIGINT) AS set_size, CAST(e.value->>'parallel' AS BIGINT) AS parallel, \
+       CAST(e.value->>'stop_after' AS BIGINT) AS stop_after FROM {each:$1}) AS x \
+     WHERE {is:task.id,x.id}",
+);
+
+pub static STATEMENTS: &[&Sql] = &[&MARK_RUNS, &MARK_ROUTED];
+
+/// A choice of hosts that is to be made for a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routed {
+    policy: &'static str,
+    key: String,
+    broadcast: bool,
+    rules: Rules,
+}
+
+pub fn routed(job: &Job, task: &TaskSpec) -> Option<Routed> {
+    let routing = job.route.as_ref()?;
+    Some(Routed {
+        policy: routing.policy,
+        key: routing.key_of(task),
+        broadcast: routing.is_broadcast(),
+        rules: routing.rules,
+    })
+}
+
+#[derive(Serialize)]
+struct RoutedJson<'a> {
+    id: i64,
+    policy: &'a str,
+    key: &'a str,
+    /// 0: a broadcast whose members are not made yet.
+    set_size: Option<i64>,
+    parallel: Option<u32>,
+    stop_after: Option<u32>,
+}
 
 /// Who submitted what nobody asked for; one word for all, so that they are stored by one statement.
 pub const BY_TRIGGER: &str = "trigger";
@@ -39,6 +82,8 @@ pub struct Wish {
     pub spec: Arc<TaskSpec>,
     pub max_retries: u32,
     pub lane_id: i64,
+    /// `None`: whoever comes first takes it, or the one that `spec` names.
+    pub route: Option<Routed>,
     /// `None`: somebody asked for it.
     pub trigger_id: Option<i64>,
     pub trigger_name: String,
@@ -159,7 +204,10 @@ pub async fn launch(
                 id: *id,
                 status: if wish.spec.run_at_ms.is_some() { 1 } else { 2 },
                 lane_id: wish.lane_id,
-                target_host: wish.spec.target.as_ref().map(|target| target.host.clone()),
+                target_host: match (&wish.route, &wish.spec.target) {
+                    (Some(_), _) => Some(String::new()),
+                    (None, target) => target.as_ref().map(|target| target.host.clone()),
+                },
             });
         }
     }
@@ -209,6 +257,7 @@ pub(super) async fn put_tasks(tx: &mut Tx, wishes: &[Wish], launched: &[Launched
     let mut tasks = Vec::new();
     let mut ids = Vec::new();
     let mut marks = Vec::new();
+    let mut routed = Vec::new();
     for (wish, what) in wishes.iter().zip(launched) {
         let Some(id) = what.task_id() else { continue };
         ids.push(id);
@@ -219,6 +268,14 @@ pub(super) async fn put_tasks(tx: &mut Tx, wishes: &[Wish], launched: &[Launched
             submitted_by: Arc::clone(&wish.by),
             reason: wish.why.clone(),
         });
+        routed.extend(wish.route.as_ref().map(|route| RoutedJson {
+            id,
+            policy: route.policy,
+            key: &route.key,
+            set_size: route.broadcast.then_some(0),
+            parallel: route.rules.max_parallel,
+            stop_after: route.rules.stop_after_failures,
+        }));
         marks.push(MarkJson {
             id,
             job_id: wish.job_id,
@@ -232,7 +289,11 @@ pub(super) async fn put_tasks(tx: &mut Tx, wishes: &[Wish], launched: &[Launched
         return Ok(());
     }
     submit::insert_new(tx, &tasks, &ids).await?;
-    tx.exec(&MARK_RUNS, vec![batch(&marks)?]).await.map(drop)
+    tx.exec(&MARK_RUNS, vec![batch(&marks)?]).await?;
+    if !routed.is_empty() {
+        tx.exec(&MARK_ROUTED, vec![batch(&routed)?]).await?;
+    }
+    Ok(())
 }
 
 /// A newer run takes the place of what waits; what runs is ended, which `ended.supersede` asks for.

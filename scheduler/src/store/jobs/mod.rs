@@ -7,6 +7,9 @@ pub mod health;
 pub mod kept;
 pub mod launch;
 pub mod ledger;
+pub mod recover;
+pub mod routes;
+pub mod sets;
 pub mod settle;
 pub mod slots;
 pub mod triggers;
@@ -303,6 +306,7 @@ pub async fn versions(tx: &mut Tx, name: &str, limit: i64) -> Result<Vec<Version
 }
 
 pub async fn delete(tx: &mut Tx, id: i64) -> Result<(), StoreError> {
+    routes::forget_job(tx, id).await?;
     tx.exec(&DELETE_JOB, vec![id.into()]).await?;
     health::forget(tx, &[id]).await?;
     watch::forget(tx, &[id]).await

@@ -10,15 +10,18 @@ use super::super::freeze;
 use super::super::sql::Sql;
 use super::launch::{self, Wish};
 use super::ledger::{self, Entry};
+use super::recover;
 use super::slots::{self, Places};
 use super::triggers::{self, TriggerRow};
 use super::{JobRow, compiled, health};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use systole_shared::job::RetryPolicy;
+use systole_shared::job::Job;
+use systole_shared::job::route::data_of;
 use systole_shared::job::task::Occasion;
 use systole_shared::policy::freeze::{Freeze, over};
 use systole_shared::policy::pause::{Held, due_ms, held};
+use systole_shared::policy::retry::is_lost;
 use systole_shared::task::spec::OnDisconnect;
 use systole_shared::task::{TaskSpec, TaskState};
 use systole_shared::trigger::plan::run_ended;
@@ -29,7 +32,7 @@ static RUNS: Sql = Sql::new("runs", "SELECT id, scheduled_ms, spec FROM task WHE
 /// The last task of each chain.
 static LAST_OF_CHAINS: Sql = Sql::new(
     "last_of_chains",
-    "SELECT id, COALESCE(root_id, id) AS root_id, job_id, status FROM task WHERE retried_by IS NULL AND (id {among:$1} \
+    "SELECT id, COALESCE(root_id, id) AS root_id, job_id, status, set_id FROM task WHERE retried_by IS NULL AND (id {among:$1} \
        OR (retry_of IS NOT NULL AND root_id {among:$1}))",
 );
 
@@ -62,14 +65,15 @@ struct LastRow {
     root_id: i64,
     job_id: Option<i64>,
     status: i16,
+    set_id: Option<i64>,
 }
 
 pub async fn now_ms(tx: &mut Tx) -> Result<i64, StoreError> {
     Ok(tx.one::<Now>(&NOW, vec![]).await?.n)
 }
 
-/// The retry policies of the jobs whose tasks have failed. A job that is gone has none, and nothing follows.
-pub async fn retry_policies(tx: &mut Tx, ended: &[&End]) -> Result<HashMap<i64, RetryPolicy>, StoreError> {
+/// The jobs whose tasks have failed, with their policies. Where a job is gone nothing follows.
+pub async fn jobs_of_failed(tx: &mut Tx, ended: &[&End]) -> Result<HashMap<i64, Job>, StoreError> {
     let ids: BTreeSet<i64> = ended
         .iter()
         .filter(|end| end.transition.to() == TaskState::Failed)
@@ -79,7 +83,7 @@ pub async fn retry_policies(tx: &mut Tx, ended: &[&End]) -> Result<HashMap<i64, 
     Ok(super::by_id(tx, &ids)
         .await?
         .iter()
-        .filter_map(|row| Some((row.id, compiled::job(row).ok()?.retry)))
+        .filter_map(|row| Some((row.id, compiled::job(row).ok()?)))
         .collect())
 }
 
@@ -98,12 +102,26 @@ pub async fn after_ends(tx: &mut Tx, ends: &[End], ended: &mut Ended) -> Result<
     let fenced = fenced(tx, &unproven).await?;
     let jobs = jobs_of(tx, last.iter().filter_map(|end| end.task.job_id)).await?;
     let mut over = Vec::new();
+    let mut lost = Vec::new();
     for end in &last {
         let root = end.task.root_id();
-        if end.is_unproven() && !fenced.contains(&end.task.id) {
+        let unproven = end.is_unproven() && !fenced.contains(&end.task.id);
+        if let Some(set) = end.task.set_id {
+            // The set has the place, and ends with its last member.
+            ended.sets = true;
+            if unproven {
+                slots::hold_member(tx, set, &end.task).await?;
+                ended.held = true;
+            }
+            continue;
+        }
+        if unproven {
             slots::hold(tx, root, &end.task).await?;
             ended.held = true;
             continue;
+        }
+        if end.transition.to() == TaskState::Failed && is_lost(end.outcome.kind) {
+            lost.push(end.task.id);
         }
         over.push(Over {
             root,
@@ -112,8 +130,17 @@ pub async fn after_ends(tx: &mut Tx, ends: &[End], ended: &mut Ended) -> Result<
             state: end.transition.to(),
         });
     }
+    let again = recover::recover(tx, &lost).await?;
+    over.retain(|over| !again.iter().any(|next| next.retry_of == over.task_id));
+    let goes_on: HashSet<i64> = again.iter().map(|next| next.retry_of).collect();
+    ended.successors.extend(again);
     settle(tx, over, &jobs, ended).await?;
-    health::after_ends(tx, &last, &jobs, ended).await
+    // A member is no run of its job, and what is started again has not failed yet.
+    let runs: Vec<&End> = last
+        .into_iter()
+        .filter(|end| end.task.set_id.is_none() && !goes_on.contains(&end.task.id))
+        .collect();
+    health::after_ends(tx, &runs, &jobs, ended).await
 }
 
 async fn jobs_of(tx: &mut Tx, ids: impl Iterator<Item = i64>) -> Result<HashMap<i64, JobRow>, StoreError> {
@@ -150,6 +177,7 @@ pub async fn proven(tx: &mut Tx, roots: &[i64], ended: &mut Ended) -> Result<Vec
     }
     let last: Vec<LastRow> = tx.all(&LAST_OF_CHAINS, vec![batch(roots)?]).await?;
     let mut over = Vec::new();
+    let mut members = Vec::new();
     for &root in roots {
         let row = last.iter().find(|row| row.root_id == root);
         let state = match row {
@@ -161,6 +189,7 @@ pub async fn proven(tx: &mut Tx, roots: &[i64], ended: &mut Ended) -> Result<Vec
             })?,
         };
         if state.child_is_over() {
+            members.extend(row.filter(|row| row.set_id.is_some()).map(|row| row.root_id));
             over.push(Over {
                 root,
                 job_id: row.and_then(|row| row.job_id),
@@ -169,7 +198,23 @@ pub async fn proven(tx: &mut Tx, roots: &[i64], ended: &mut Ended) -> Result<Vec
             });
         }
     }
-    let tasks = over.iter().map(|over| over.task_id).collect();
+    let tasks: Vec<i64> = over.iter().map(|over| over.task_id).collect();
+    if !members.is_empty() {
+        slots::free(tx, &members).await?;
+        over.retain(|over| !members.contains(&over.root));
+        ended.sets = true;
+    }
+    let again = recover::recover(tx, &tasks).await?;
+    if !again.is_empty() {
+        // They keep their places, which are not held for want of proof any more.
+        let (on, done): (Vec<Over>, Vec<Over>) = over
+            .into_iter()
+            .partition(|over| again.iter().any(|next| next.retry_of == over.task_id));
+        over = done;
+        let roots: Vec<i64> = on.iter().map(|over| over.root).collect();
+        slots::release_hold(tx, &roots).await?;
+        ended.successors.extend(again);
+    }
     if !over.is_empty() {
         let jobs = jobs_of(tx, over.iter().filter_map(|over| over.job_id)).await?;
         settle(tx, over, &jobs, ended).await?;
@@ -298,12 +343,6 @@ fn fires_after(outcome: Option<&str>, state: TaskState) -> bool {
     }
 }
 
-/// The data that a run was given.
-fn data_of(spec: &TaskSpec) -> Option<serde_json::Map<String, serde_json::Value>> {
-    let (_, text) = spec.env.iter().find(|(name, _)| name == "SYSTOLE_DATA")?;
-    serde_json::from_str(text).ok()
-}
-
 /// Triggers after these chains fire, each once for each chain. Scheduled time and data are handed on.
 async fn fire_after(
     tx: &mut Tx,
@@ -421,12 +460,14 @@ fn wish_after(
             request_data: data,
         })
         .map_err(|error| error.to_string())?;
+    let route = launch::routed(&compiled, &task);
     let fires = u64::try_from(row.fires).unwrap_or(0) + 1;
     let wish = Wish {
         job_id: job.id,
         spec: Arc::new(task),
         max_retries: compiled.retry.max_retries,
         lane_id: row.lane_id,
+        route,
         trigger_id: Some(row.id),
         trigger_name: row.name.clone(),
         scheduled_ms,

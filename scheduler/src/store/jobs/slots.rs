@@ -33,6 +33,18 @@ static HOLD: Sql = Sql::new(
        lost_instance = CASE WHEN EXISTS (SELECT 1 FROM task AS t WHERE t.id = $2 AND t.orphaned_at_ms IS NOT NULL) THEN NULL \
          ELSE (SELECT r.instance_id FROM runner AS r WHERE r.host = $3 AND r.slot = $4) END WHERE root_id = $1",
 );
+/// A member of a broadcast has no place of its own: this row keeps its set from ending.
+static HOLD_MEMBER: Sql = Sql::new(
+    "hold_member",
+    "INSERT INTO slot (resource, n, root_id, taken_at_ms, lost_task_id, lost_host, lost_slot, lost_at_ms, lost_instance) \
+     VALUES ($5, $2, $1, {now}, $2, $3, $4, {now}, \
+       CASE WHEN EXISTS (SELECT 1 FROM task AS t WHERE t.id = $2 AND t.orphaned_at_ms IS NOT NULL) THEN NULL \
+         ELSE (SELECT r.instance_id FROM runner AS r WHERE r.host = $3 AND r.slot = $4) END) ON CONFLICT DO NOTHING",
+);
+static RELEASE_HOLD: Sql = Sql::new(
+    "release_hold",
+    "UPDATE slot SET lost_task_id = NULL, lost_host = NULL, lost_slot = NULL, lost_at_ms = NULL, lost_instance = NULL WHERE root_id {among:$1}",
+);
 static LOST_SLOTS: Sql = Sql::new(
     "lost_slots",
     "SELECT DISTINCT lost_host AS host, lost_slot AS slot FROM slot WHERE lost_host IS NOT NULL LIMIT 10000",
@@ -55,21 +67,21 @@ static LOST_TASKS: Sql = Sql::new(
 );
 static WAITING: Sql = Sql::new(
     "waiting_counts",
-    "SELECT job_id AS id, CAST(count(*) AS BIGINT) AS n FROM task WHERE status = 1 AND waiting_ms IS NOT NULL AND job_id {among:$1} GROUP BY job_id",
+    "SELECT job_id AS id, CAST(count(*) AS BIGINT) AS n FROM task WHERE status = 1 AND waiting_ms IS NOT NULL AND set_id IS NULL AND job_id {among:$1} GROUP BY job_id",
 );
 /// The oldest that wait, of each job; one that somebody has in hand (a cancel) is left to him.
 static LOCK_WAITING: Sql = Sql::new(
     "lock_waiting",
     "SELECT id, job_id FROM task WHERE status = 1 AND waiting_ms IS NOT NULL AND id IN ( \
        SELECT q.id FROM (SELECT id, row_number() OVER (PARTITION BY job_id ORDER BY id) AS k FROM task \
-         WHERE status = 1 AND waiting_ms IS NOT NULL AND job_id {among:$1}) AS q WHERE q.k <= 64) ORDER BY id {skip_locked}",
+         WHERE status = 1 AND waiting_ms IS NOT NULL AND set_id IS NULL AND job_id {among:$1}) AS q WHERE q.k <= 64) ORDER BY id {skip_locked}",
 );
 static LOCK_TO_DROP: Sql = Sql::new(
     "lock_to_drop",
     concat!(
         "SELECT ",
         live_columns!(),
-        " FROM task WHERE task.status = 1 AND task.waiting_ms IS NOT NULL AND task.job_id = $1 ORDER BY task.id {skip_locked}"
+        " FROM task WHERE task.status = 1 AND task.waiting_ms IS NOT NULL AND task.set_id IS NULL AND task.job_id = $1 ORDER BY task.id {skip_locked}"
     ),
 );
 static ADMIT_WAITING: Sql = Sql::new(
@@ -81,7 +93,7 @@ static ADMIT_WAITING: Sql = Sql::new(
 static JOBS_WAITING_FOR: Sql = Sql::new(
     "jobs_waiting_for",
     "SELECT j.id FROM job AS j JOIN {each:$1} ON {is:j.concurrency_group,e.value->>'name'} \
-     WHERE EXISTS (SELECT 1 FROM task AS t WHERE t.status = 1 AND t.waiting_ms IS NOT NULL AND t.job_id = j.id)",
+     WHERE EXISTS (SELECT 1 FROM task AS t WHERE t.status = 1 AND t.waiting_ms IS NOT NULL AND t.set_id IS NULL AND t.job_id = j.id)",
 );
 /// Places of chains that have no live task and are not held for lack of proof.
 static STRAYS: Sql = Sql::new(
@@ -94,7 +106,7 @@ static STRAYS: Sql = Sql::new(
 /// Jobs with tasks that wait.
 static WITH_WAITING: Sql = Sql::new(
     "jobs_with_waiting",
-    "SELECT DISTINCT job_id AS id FROM task WHERE status = 1 AND waiting_ms IS NOT NULL AND job_id IS NOT NULL LIMIT 10000",
+    "SELECT DISTINCT job_id AS id FROM task WHERE status = 1 AND waiting_ms IS NOT NULL AND set_id IS NULL AND job_id IS NOT NULL LIMIT 10000",
 );
 
 pub static STATEMENTS: &[&Sql] = &[
@@ -103,6 +115,8 @@ pub static STATEMENTS: &[&Sql] = &[
     &TAKE,
     &FREE,
     &HOLD,
+    &HOLD_MEMBER,
+    &RELEASE_HOLD,
     &LOST_SLOTS,
     &PROVEN_BY,
     &LOST_ON,
@@ -118,6 +132,11 @@ pub static STATEMENTS: &[&Sql] = &[
 
 pub fn job_resource(job: &str) -> String {
     format!("job:{job}")
+}
+
+/// Of members of a broadcast that ended without proof.
+pub fn set_resource(set: i64) -> String {
+    format!("set:{set}")
 }
 
 pub fn group_resource(group: &str) -> String {
@@ -191,6 +210,23 @@ pub async fn free(tx: &mut Tx, roots: &[i64]) -> Result<(), StoreError> {
 pub async fn hold(tx: &mut Tx, root: i64, task: &LiveTask) -> Result<(), StoreError> {
     let args = vec![root.into(), task.id.into(), task.host.clone().into(), task.slot.into()];
     tx.exec(&HOLD, args).await.map(drop)
+}
+
+/// Keeps a set from ending while the last child of this member may live.
+pub async fn hold_member(tx: &mut Tx, set: i64, task: &LiveTask) -> Result<(), StoreError> {
+    let args = vec![
+        task.root_id().into(),
+        task.id.into(),
+        task.host.clone().into(),
+        task.slot.into(),
+        set_resource(set).into(),
+    ];
+    tx.exec(&HOLD_MEMBER, args).await.map(drop)
+}
+
+/// The chains go on: their places are not held for want of proof any more.
+pub async fn release_hold(tx: &mut Tx, roots: &[i64]) -> Result<(), StoreError> {
+    tx.exec(&RELEASE_HOLD, vec![batch(roots)?]).await.map(drop)
 }
 
 /// Chains whose last child is gone: this runner said IDLE.

@@ -273,24 +273,37 @@ fn what_is_wrong_names_the_field_and_the_remedy() {
 fn what_cannot_be_done_yet_is_refused_and_never_passed_over() {
     for (body, field) in [
         ("script = \"x\"", "script"),
-        ("route = \"round_robin\"", "route"),
-        ("route_key = \"x\"", "route_key"),
-        ("broadcast = { max_parallel = 2 }", "broadcast"),
         ("output_drain = \"5s\"", "output_drain"),
         ("history_keep = \"30d\"", "history_keep"),
-        ("on_lost = \"failover\"", "on_lost"),
-        ("max_recoveries = 1", "max_recoveries"),
         ("fence = true", "fence"),
         ("limits = { cpu_weight = 50 }", "limits.cpu_weight"),
-        (
-            "retry = { policy = \"fixed\", max_retries = 1, delay = \"1m\", avoid_last_runner = true }",
-            "retry.avoid_last_runner",
-        ),
     ] {
         let faults = faults(body);
         assert_eq!(faults.len(), 1, "{body}: {faults:?}");
         assert_eq!(faults[0].field, field, "{body}");
         assert!(faults[0].message.contains("not supported yet"), "{}", faults[0]);
+    }
+}
+
+#[test]
+fn failover_means_that_the_old_child_is_ended_before_the_verdict() {
+    for (body, on_disconnect, recoveries) in [
+        ("", OnDisconnect::Continue, 0),
+        ("on_lost = \"failover\"", OnDisconnect::Kill, 1),
+        (
+            "on_lost = \"failover\"\nmax_recoveries = 3\non_disconnect = \"continue\"",
+            OnDisconnect::Continue,
+            3,
+        ),
+    ] {
+        let job = spec(&format!("name = \"a\"\ncommand = [\"x\"]\n{body}"))
+            .compile()
+            .expect(body);
+        assert_eq!(
+            (job.task.on_disconnect, job.max_recoveries),
+            (on_disconnect, recoveries),
+            "{body}"
+        );
     }
 }
 
