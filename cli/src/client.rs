@@ -111,6 +111,19 @@ pub fn ca_pem(global: &Global, urls: &[Url]) -> Result<Option<Vec<u8>>, Failure>
     Ok(Some(pem))
 }
 
+/// The token file that somebody named: the variable, or that of the context, which goes first if it was asked for.
+pub fn named_token(global: &Global) -> Result<Option<PathBuf>, Failure> {
+    let chosen = context::chosen(global)?;
+    let explicit = chosen.as_ref().is_some_and(|chosen| chosen.explicit);
+    let of_context = chosen.and_then(|chosen| chosen.context.token_file);
+    let variable = paths::variable("SYSTOLE_TOKEN_FILE").map(PathBuf::from);
+    Ok(if explicit {
+        of_context.or(variable)
+    } else {
+        variable.or(of_context)
+    })
+}
+
 /// The token of this role. Where there is none because there is no scheduler either, says the latter.
 pub fn token(urls: &[Url], named: Option<&Path>, role: Role) -> Result<String, Failure> {
     match paths::find_token(named, urls, role)? {
@@ -142,16 +155,8 @@ impl Client {
         } else {
             None
         };
-        let chosen = context::chosen(global)?;
-        let explicit = chosen.as_ref().is_some_and(|chosen| chosen.explicit);
-        let name = chosen.as_ref().map(|chosen| chosen.name.clone());
-        let of_context = chosen.and_then(|chosen| chosen.context.token_file);
-        let variable = paths::variable("SYSTOLE_TOKEN_FILE").map(PathBuf::from);
-        let named = if explicit {
-            of_context.or(variable)
-        } else {
-            variable.or(of_context)
-        };
+        let name = context::chosen(global)?.map(|chosen| chosen.name);
+        let named = named_token(global)?;
         let token = token(&urls, named.as_deref(), Role::Admin)?;
         let mut authorization: MetadataValue<Ascii> = format!("Bearer {token}")
             .parse()
@@ -444,6 +449,19 @@ impl Client {
     pub async fn confirm(&self, request: v1::ConfirmRequest) -> Result<v1::ConfirmResponse, Failure> {
         self.unary(|| async { self.cluster().confirm(self.request(request.clone())).await })
             .await
+    }
+
+    pub async fn examine(&self) -> Result<v1::ExamineResponse, Failure> {
+        self.unary(|| async { self.cluster().examine(self.request(v1::ExamineRequest {})).await })
+            .await
+    }
+
+    /// One try: a backup that breaks off is begun again by who asked.
+    pub async fn backup(&self, request: v1::BackupRequest) -> Result<Streaming<v1::BackupPiece>, Failure> {
+        match self.cluster().backup(self.request(request)).await {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) => Err(Failure::from_status(&status, self.url())),
+        }
     }
 
     /// One try; `follow` does the rest.

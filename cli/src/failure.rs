@@ -87,7 +87,7 @@ impl Failure {
                 let field = metadata(status, ERROR_FIELD_KEY).unwrap_or_default();
                 Self {
                     exit: exit_of_kind(Code::parse(&code).map(Code::kind)),
-                    message: with_field(&field, status.message()),
+                    message: with_request(with_field(&field, status.message()), &code, status),
                     code: Some(code),
                 }
             }
@@ -97,6 +97,14 @@ impl Failure {
                 format!("{url} answered: {} ({:?})", status.message(), status.code()),
             ),
         }
+    }
+}
+
+/// Of what should not happen the scheduler's log knows more; this is how to find it there.
+fn with_request(message: String, code: &str, status: &Status) -> String {
+    match metadata(status, "x-request-id") {
+        Some(id) if code == Code::Unexpected.name() => format!("{message} (request {id} in the scheduler's log)"),
+        _ => message,
     }
 }
 

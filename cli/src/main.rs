@@ -10,6 +10,8 @@ mod context;
 mod exit_code;
 mod failure;
 mod follow;
+mod instance;
+mod log_file;
 mod output;
 mod paths;
 mod pinned;

@@ -2,20 +2,23 @@
 
 use crate::args::{LogArgs, LogFormat, SlotLabel};
 use crate::failure::Failure;
+use crate::log_file::LogFile;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
+use std::sync::Arc;
 use std::time::Duration;
 use systole_shared::error::Code;
 use systole_shared::limits::{LABELS_MAX, QUEUES_MAX, SLOTS_MAX};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Two signals within this time are one: wrappers such as `timeout` signal the process and then its group.
 const SIGNALS_APART: Duration = Duration::from_millis(500);
 
-/// Starts the log on stderr.
-pub fn start_log(args: &LogArgs, no_color: bool) -> Result<(), Failure> {
+/// Starts the log, on stderr unless it is told a file.
+pub fn start_log(args: &LogArgs, no_color: bool, file: Option<LogFile>) -> Result<(), Failure> {
     let filter = match crate::paths::variable("SYSTOLE_LOG") {
         None => EnvFilter::new("info"),
         Some(text) => EnvFilter::try_new(text.to_string_lossy()).map_err(|error| {
@@ -24,16 +27,28 @@ pub fn start_log(args: &LogArgs, no_color: bool) -> Result<(), Failure> {
             ))
         })?,
     };
-    let color = std::io::stderr().is_terminal() && !no_color && crate::paths::variable("NO_COLOR").is_none();
+    let filter = if args.log_tasks {
+        let steps = "task=debug"
+            .parse()
+            .map_err(|error| Failure::unexpected(format!("{error}")))?;
+        filter.add_directive(steps)
+    } else {
+        filter
+    };
+    let color =
+        file.is_none() && std::io::stderr().is_terminal() && !no_color && crate::paths::variable("NO_COLOR").is_none();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(match file {
+            Some(file) => BoxMakeWriter::new(Arc::new(file)),
+            None => BoxMakeWriter::new(std::io::stderr),
+        })
         // A terminal that has gone takes no complaint about a lost line either: it would end in a panic.
         .log_internal_errors(false)
         .with_ansi(color);
-    let started = match args.log {
+    let started = match args.log_format {
         LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).with_span_list(false).try_init(),
     };
     started.map_err(|error| Failure::unexpected(format!("the log cannot be started: {error}")))
 }

@@ -29,6 +29,7 @@ mod shutdown;
 mod spare;
 mod state_dir;
 mod sweep;
+mod task_log;
 pub mod warden;
 
 pub use error::RunnerError;

@@ -54,7 +54,7 @@ pub struct Running {
     pub tokens: TokenFiles,
     /// The database, for people.
     pub database: String,
-    /// For tests that look inside.
+    /// For tests, and for whoever waits for something inside.
     pub context: Arc<Context>,
     server: JoinHandle<()>,
 }
@@ -92,6 +92,7 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     })?;
     let db = Arc::new(Db::open(&config.database, config.connections).await?);
     db.migrate().await?;
+    db.remove_unfinished_copy();
     let version = db.check_safety(config.allow_unsafe_database).await?;
     let replica = replica_name();
     let tokens = first_tokens(&db, &config.token_dir, &replica, config.renew_tokens).await?;
@@ -150,6 +151,7 @@ async fn context(
         notifier,
         progress: life_sign::Progress::default(),
         asked: crate::flow::fetch::Asked::default(),
+        backup: tokio::sync::Mutex::default(),
         health: Health::default(),
         clock: crate::clock::ClockWatch::new(db.is_elsewhere()),
         ahead: crate::ahead::Ahead::default(),

@@ -48,6 +48,8 @@ pub struct Context {
     pub progress: crate::loops::life_sign::Progress,
     /// Hosts that are asked for full outputs.
     pub asked: Asked,
+    /// One copy of the database at a time.
+    pub backup: tokio::sync::Mutex<()>,
     pub health: Health,
     /// Whether the database's clock may be acted on.
     pub clock: ClockWatch,

@@ -14,6 +14,7 @@ pub mod loops;
 pub mod metrics;
 pub mod parked;
 pub mod store;
+mod task_log;
 pub mod tls;
 pub mod wake;
 

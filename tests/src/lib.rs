@@ -2,6 +2,7 @@
 
 pub mod databases;
 pub mod door;
+pub mod home;
 pub mod postgres;
 pub mod receiver;
 pub mod replica;

@@ -156,6 +156,33 @@ fn links_of_the_documentation_lead_somewhere() {
     }
 }
 
+/// A page that the book does not list is not rendered, and links to it lead nowhere there.
+#[test]
+fn every_page_of_the_documentation_is_in_the_book_once() {
+    let summary = read("docs/SUMMARY.md");
+    let index = read("docs/decisions/README.md");
+    for (folder, prefix) in [("docs", ""), ("docs/decisions", "decisions/")] {
+        for entry in std::fs::read_dir(root().join(folder)).expect("folder").flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if !name.ends_with(".md") || name == "SUMMARY.md" {
+                continue;
+            }
+            let link = format!("]({prefix}{name})");
+            assert_eq!(
+                summary.matches(&link).count(),
+                1,
+                "docs/SUMMARY.md must have a line with {link}"
+            );
+            if !prefix.is_empty() && name != "README.md" {
+                assert!(
+                    index.contains(&format!("]({name})")),
+                    "docs/decisions/README.md must have a line with ]({name})"
+                );
+            }
+        }
+    }
+}
+
 /// The README's first command: without a default member `cargo run` cannot tell which binary is meant.
 #[test]
 fn cargo_run_means_the_product() {

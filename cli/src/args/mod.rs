@@ -5,17 +5,21 @@ mod access;
 mod admin;
 mod alarm;
 mod backfill;
+mod backup;
 mod completions;
 mod context;
 mod cron;
+mod doctor;
 mod filter;
 mod freeze;
 mod job;
 mod lock;
 mod log;
+mod reference;
 mod runner;
 mod runners;
 mod scheduler;
+mod service;
 mod status;
 mod submit;
 mod task;
@@ -28,9 +32,11 @@ pub use access::{AuditArgs, CreateTokenArgs, JoinCommandArgs, RevokeTokenArgs, T
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
 pub use alarm::{AlarmAction, AlarmArgs, AlarmLsArgs};
 pub use backfill::{BackfillAction, BackfillArgs, BackfillRunArgs};
+pub use backup::BackupArgs;
 pub use completions::CompletionsArgs;
 pub use context::{AddContextArgs, ContextAction, ContextArgs};
 pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
+pub use doctor::DoctorArgs;
 pub use freeze::{PauseArgs, ResumeArgs};
 pub use job::{
     ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
@@ -38,9 +44,11 @@ pub use job::{
 };
 pub use lock::{HoldArgs, LockAction, LockArgs, LockGuardArgs};
 pub use log::{LogArgs, LogFormat};
+pub use reference::ReferenceArgs;
 pub use runner::{RunnerArgs, WardenArgs, WardenTimes};
 pub use runners::{CordonArgs, DrainArgs, RmArgs, RunnersAction, RunnersArgs, UncordonArgs, Until};
-pub use scheduler::{ClusterArgs, SchedulerArgs, StoreArgs, UpArgs};
+pub use scheduler::{ClusterArgs, DownArgs, SchedulerArgs, StoreArgs, UpArgs};
+pub use service::{InstallArgs, ServiceAction, ServiceArgs, ServiceKind, UninstallArgs};
 pub use status::StatusArgs;
 pub use submit::SubmitArgs;
 pub use task::TaskArgs;
@@ -129,6 +137,10 @@ impl Format {
 pub enum Command {
     /// Start a scheduler and a runner on this machine
     Up(UpArgs),
+    /// Stop what `systole up` started
+    Down(DownArgs),
+    /// Start systole with this machine or this user's session, by systemd: install, uninstall, status
+    Service(ServiceArgs),
     /// Start a scheduler
     Scheduler(SchedulerArgs),
     /// Start a runner: it takes tasks and runs them on this machine
@@ -164,6 +176,8 @@ pub enum Command {
     LockGuard(LockGuardArgs),
     /// Show the cluster on one screen; exit status 1 when something needs a person
     Status(StatusArgs),
+    /// Look at what goes wrong in practice: clocks, versions, limits, disks, the database; exit status 1 when something needs a person
+    Doctor(DoctorArgs),
     /// List, make and revoke tokens: who may do what
     Token(TokenArgs),
     /// Print one line that lets another machine join as a runner, once, within 15 minutes
@@ -171,6 +185,8 @@ pub enum Command {
     JoinLine(JoinCommandArgs),
     /// List who did what
     Audit(AuditArgs),
+    /// Write a copy of the SQLite database to a file, while everything goes on
+    Backup(BackupArgs),
     /// What is held until somebody has looked, and the word that it goes on
     Admin(AdminArgs),
     /// Jobs: their files, what the scheduler has, when they fire, and run them now
@@ -189,6 +205,9 @@ pub enum Command {
     Cron(CronArgs),
     /// Print completions for a shell
     Completions(CompletionsArgs),
+    /// Print the page of all commands, or write manual pages
+    #[command(hide = true)]
+    Reference(ReferenceArgs),
 }
 
 impl Command {

@@ -17,10 +17,17 @@ Examples:
   systole up --slots 8 --label gpu=1
   systole up --listen 127.0.0.1:7411 --data-dir /tmp/second
   systole up --listen 0.0.0.0:7410 --tls-self-signed    other machines can join (systole join-command)
+  systole up --detach                                   goes on without this terminal, until `systole down`
 
 Ctrl-C stops the runner first (its tasks are ended and reported), then the scheduler.
-A second Ctrl-C exits at once.")]
+A second Ctrl-C exits at once. To start it with the machine: `systole service install`.")]
 pub struct UpArgs {
+    /// Go on in the background, with the log in DATA_DIR/up.log (16 MiB, and the 16 MiB before); returns when tasks are taken
+    #[arg(short, long)]
+    pub detach: bool,
+    /// What --detach starts.
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    pub detached: bool,
     /// Where the scheduler listens
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7410", value_parser = listen)]
     pub listen: SocketAddr,
@@ -52,6 +59,19 @@ pub struct UpArgs {
     pub cluster: ClusterArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The runner is stopped first: its tasks are ended and reported. To let them end by themselves, first
+`systole runners drain HOST --wait`.")]
+pub struct DownArgs {
+    /// That of the `up` that is to end [default: $XDG_DATA_HOME/systole or ~/.local/share/systole]
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Longest wait for its end; it goes on ending after that
+    #[arg(long, value_name = "D", default_value = "2m", value_parser = duration)]
+    pub timeout: Duration,
 }
 
 #[derive(Debug, Args)]

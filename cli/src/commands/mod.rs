@@ -4,11 +4,14 @@ mod admin;
 mod alarm;
 mod audit;
 mod backfill;
+mod backup;
 mod batch;
 mod cancel;
 pub mod completions;
 mod context;
 mod cron;
+mod detach;
+mod doctor;
 mod drain;
 mod forget;
 mod freeze;
@@ -20,11 +23,13 @@ pub mod lock;
 mod logs;
 mod ls;
 mod many;
+pub mod reference;
 mod rerun;
 mod run;
 mod runner;
 mod runners;
 mod scheduler;
+mod service;
 mod show;
 mod status;
 mod submit;
@@ -48,6 +53,9 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
     }
     match &cli.command {
         Command::Up(args) => up::run(global, args).await,
+        Command::Down(args) => detach::down(global, args).await,
+        Command::Service(args) => service::run(global, args),
+        Command::Backup(args) => backup::run(global, args).await,
         Command::Scheduler(args) => scheduler::run(global, args).await,
         Command::Runner(args) => runner::run(global, args).await,
         Command::Run(args) => run::run(global, args).await,
@@ -64,6 +72,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Lock(args) => lock::run(global, args).await,
         Command::LockGuard(_) => lock::run_guard(),
         Command::Status(args) => status::run(global, args).await,
+        Command::Doctor(args) => doctor::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
         Command::JoinLine(args) => join::command(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,
@@ -76,6 +85,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Context(args) => context::run(global, args),
         Command::Cron(args) => cron::run(global, args),
         Command::Completions(args) => Ok(completions::run(args)),
+        Command::Reference(args) => reference::run(args),
         Command::Warden(args) => warden::run(global, args),
     }
 }

@@ -1,7 +1,7 @@
 //! `systole runner`: takes tasks and runs them on this machine.
 
 use super::join;
-use crate::args::{Global, LogFormat, RunnerArgs, WardenTimes};
+use crate::args::{Global, LogArgs, LogFormat, RunnerArgs, WardenTimes};
 use crate::failure::Failure;
 use crate::paths::{self, Role};
 use crate::service::{Signals, default_slots, labels, queues, slot_labels, start_log};
@@ -55,7 +55,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         warden: if args.external_warden {
             Origin::Elsewhere
         } else {
-            own_warden(&args.warden, policy.as_deref())
+            own_warden(&args.warden, policy.as_deref(), &args.log)
         },
         drain_wait: args.warden.drain_wait,
         adopt_window: args.warden.adopt_window,
@@ -65,9 +65,9 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         data_dir,
     };
     paths::make_private_dir(&config.data_dir, "--data-dir")?;
-    start_log(&args.log, global.no_color)?;
+    start_log(&args.log, global.no_color, None)?;
     let mut signals = Signals::new()?;
-    if !global.quiet && args.log.log == LogFormat::Text {
+    if !global.quiet && args.log.log_format == LogFormat::Text {
         let slots = if config.slots == 1 {
             "1 slot".to_owned()
         } else {
@@ -138,7 +138,7 @@ fn addresses(global: &Global, credential: &Credential) -> Result<Vec<Url>, Failu
 
 /// SIGTERM is what a service manager sends before it starts the next version: the tasks go on. A person at the terminal
 /// means all of it, and with the first process of a container everything else ends anyway.
-fn leave(shutdown: &Shutdown, signal: i32) {
+pub fn leave(shutdown: &Shutdown, signal: i32) {
     if signal == SignalKind::terminate().as_raw_value() && std::process::id() != 1 {
         output::note("systole: the runner leaves; its tasks go on and are taken over by its next start");
         shutdown.hand_over();
@@ -149,7 +149,7 @@ fn leave(shutdown: &Shutdown, signal: i32) {
 }
 
 /// This very program, also when its file was replaced meanwhile.
-pub fn own_warden(times: &WardenTimes, policy: Option<&Path>) -> Origin {
+pub fn own_warden(times: &WardenTimes, policy: Option<&Path>, log: &LogArgs) -> Origin {
     let ms = |duration: Duration| format!("{}ms", duration.as_millis());
     let mut arguments = vec![
         "warden".to_owned(),
@@ -160,6 +160,7 @@ pub fn own_warden(times: &WardenTimes, policy: Option<&Path>) -> Origin {
         format!("--keep-output={}", ms(times.keep_output)),
         format!("--keep-output-max={}", times.keep_output_max),
     ];
+    arguments.extend(log.line());
     if let Some(policy) = policy {
         arguments.push(format!("--policy={}", policy.display()));
     }

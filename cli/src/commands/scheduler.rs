@@ -26,13 +26,13 @@ pub async fn run(global: &Global, args: &SchedulerArgs) -> Result<u8, Failure> {
     } else {
         config.tls = args.own_tls.tls();
     }
-    start_log(&args.log, global.no_color)?;
+    start_log(&args.log, global.no_color, None)?;
     let mut signals = Signals::new()?;
     let shutdown = CancellationToken::new();
     let running = Box::pin(systole_scheduler::start(config, shutdown.clone()))
         .await
         .map_err(failure)?;
-    if !global.quiet && args.log.log == LogFormat::Text {
+    if !global.quiet && args.log.log_format == LogFormat::Text {
         output::note(&banner(&running));
     }
     let mut stopped = std::pin::pin!(running.stopped());

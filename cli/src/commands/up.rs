@@ -1,15 +1,19 @@
 //! `systole up`: a scheduler and a runner in one process, for one machine.
 
-use super::runner::own_warden;
+use super::detach;
+use super::runner::{self, own_warden};
 use super::scheduler::{self, place};
-use crate::args::{Global, LogFormat, UpArgs, WardenTimes};
-use crate::failure::Failure;
+use crate::args::{Global, LogArgs, LogFormat, UpArgs, WardenTimes};
+use crate::failure::{Failure, io_cause};
+use crate::instance::{self, Facts, Instance};
+use crate::log_file::LogFile;
 use crate::service::{Signals, default_slots, labels, queues, start_log};
 use crate::url::DEFAULT_PORT;
 use crate::{exit_code, output, paths};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use systole_runner::Shutdown;
 use systole_runner::config::RunnerConfig;
 use systole_scheduler::Running;
@@ -18,11 +22,30 @@ use tokio_util::sync::CancellationToken;
 /// From TERM to KILL when the runner ends a task.
 const KILL_GRACE: std::time::Duration = std::time::Duration::from_secs(10);
 
+/// How long a background process waits for its runner before it says that it is ready all the same.
+const RUNNER_READY_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// The folder that was named, or that of this user.
+pub fn data_dir(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    match named {
+        Some(dir) => Ok(std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned())),
+        None => paths::data_dir(),
+    }
+}
+
+/// The log of a process in the background.
+pub fn log_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("up.log")
+}
+
 pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
-    let data_dir = match &args.data_dir {
-        Some(dir) => std::path::absolute(dir).unwrap_or_else(|_| dir.clone()),
-        None => paths::data_dir()?,
-    };
+    let data_dir = data_dir(args.data_dir.as_deref())?;
+    if args.detach {
+        return Box::pin(detach::start(global, args, &data_dir)).await;
+    }
+    if args.detached {
+        detach::leave_terminal()?;
+    }
     let database = scheduler::database(args.database.as_deref())
         .unwrap_or_else(|| format!("sqlite:{}", data_dir.join("systole.db").display()));
     let mut config = scheduler::config(database, args.listen, &args.store, &args.cluster)?;
@@ -35,19 +58,47 @@ pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
         queues: queues(&args.queues)?,
         data_dir,
         policy: args.policy.absolute(),
+        log: args.log.clone(),
     };
     paths::make_private_dir(&plan.data_dir, "--data-dir")?;
-    start_log(&args.log, global.no_color)?;
+    let mut instance = Instance::take(&plan.data_dir)?.map_err(|other| {
+        Failure::refused(format!(
+            "{}. `systole down` ends it; another one needs its own --data-dir and --listen",
+            instance::describe(other.as_ref(), &plan.data_dir)
+        ))
+    })?;
+    let log = args.detached.then(|| log_path(&plan.data_dir));
+    let log_file =
+        log.as_deref().map(LogFile::new).transpose().map_err(|error| {
+            Failure::unexpected(format!("--data-dir: up.log cannot be written: {}", io_cause(&error)))
+        })?;
+    start_log(&args.log, global.no_color, log_file)?;
     let signals = Signals::new()?;
     let stop_scheduler = CancellationToken::new();
     let running = Box::pin(systole_scheduler::start(config, stop_scheduler.clone()))
         .await
         .map_err(scheduler::failure)?;
-    if !global.quiet && args.log.log == LogFormat::Text {
-        output::note(&banner(&running, plan.slots));
-    }
+    let facts = Facts {
+        pid: std::process::id().cast_signed(),
+        url: Some(local_url(&running)),
+        version: env!("CARGO_PKG_VERSION").into(),
+        log,
+        service: instance::is_service(),
+    };
+    instance.say(&facts)?;
+    let banner = banner(&running, plan.slots, &facts);
+    let ready = if args.detached {
+        Some(detach::Ready { facts, banner })
+    } else {
+        if !global.quiet && args.log.log_format == LogFormat::Text {
+            output::note(&banner);
+        }
+        None
+    };
     let runner = plan.runner(&running)?;
-    serve(running, stop_scheduler, runner, signals).await
+    // Held to the end of the process.
+    let _instance = instance;
+    serve(running, stop_scheduler, runner, signals, ready).await
 }
 
 struct Plan {
@@ -56,6 +107,7 @@ struct Plan {
     queues: Vec<String>,
     data_dir: PathBuf,
     policy: Option<PathBuf>,
+    log: LogArgs,
 }
 
 impl Plan {
@@ -87,7 +139,7 @@ impl Plan {
             labels: self.labels,
             data_dir: self.data_dir.join("runner"),
             kill_grace: KILL_GRACE,
-            warden: own_warden(&times, self.policy.as_deref()),
+            warden: own_warden(&times, self.policy.as_deref(), &self.log),
             drain_wait: times.drain_wait,
             adopt_window: times.adopt_window,
             policy: self.policy,
@@ -113,28 +165,46 @@ async fn serve(
     stop_scheduler: CancellationToken,
     config: RunnerConfig,
     mut signals: Signals,
+    mut ready: Option<detach::Ready>,
 ) -> Result<u8, Failure> {
     let stop_runner = Shutdown::new();
+    let (context, host) = (Arc::clone(&running.context), config.host.clone());
+    let heard = tokio::time::timeout(RUNNER_READY_MAX, async {
+        while !context.registered.knows(&host).await {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    });
+    let mut heard = std::pin::pin!(heard);
     let mut runner = tokio::spawn(Box::pin(systole_runner::run(config, stop_runner.clone())));
     let mut scheduler = std::pin::pin!(running.stopped());
-    tokio::select! {
-        ended = &mut scheduler => {
-            stop_runner.drain();
-            ended.map_err(scheduler::failure)?;
-            return Err(Failure::unexpected("the scheduler ended by itself; its log says why"));
+    let signal = loop {
+        tokio::select! {
+            ended = &mut scheduler => {
+                stop_runner.drain();
+                ended.map_err(scheduler::failure)?;
+                return Err(Failure::unexpected("the scheduler ended by itself; its log says why"));
+            }
+            ended = &mut runner => {
+                stop_scheduler.cancel();
+                let stopped = signals.or_exit(scheduler).await;
+                runner_result(ended)?;
+                stopped.map_err(scheduler::failure)?;
+                return Err(Failure::unexpected("the runner ended by itself; its log says why"));
+            }
+            signal = signals.next() => break signal,
+            _ = &mut heard, if ready.is_some() => if let Some(ready) = ready.take() {
+                detach::announce(&ready)?;
+            },
         }
-        ended = &mut runner => {
-            stop_scheduler.cancel();
-            let stopped = signals.or_exit(scheduler).await;
-            runner_result(ended)?;
-            stopped.map_err(scheduler::failure)?;
-            return Err(Failure::unexpected("the runner ended by itself; its log says why"));
-        }
-        _ = signals.next() => {}
-    }
-    output::note("systole: stopping the runner, then the scheduler; a second signal exits at once");
+    };
     let orderly = async {
-        stop_runner.drain();
+        if instance::is_service() {
+            // A service manager starts the next one: the tasks go on meanwhile.
+            runner::leave(&stop_runner, signal);
+        } else {
+            output::note("systole: stopping the runner, then the scheduler; a second signal exits at once");
+            stop_runner.drain();
+        }
         let runner = runner_result((&mut runner).await);
         stop_scheduler.cancel();
         scheduler.await.map_err(scheduler::failure)?;
@@ -153,7 +223,7 @@ fn runner_result(
     }
 }
 
-fn banner(running: &Running, slots: u32) -> String {
+fn banner(running: &Running, slots: u32, facts: &Facts) -> String {
     let slots = if slots == 1 {
         "1 runner slot".to_owned()
     } else {
@@ -187,8 +257,18 @@ fn banner(running: &Running, slots: u32) -> String {
         .zip(["Next   ", "       "])
         .map(|((command, what), begin)| format!("{begin}{command:<width$}{what}"))
         .collect();
+    let end = match &facts.log {
+        _ if facts.service => "A service of systemd.".to_owned(),
+        Some(log) => format!(
+            "In the background: process {}, log {}. `{} down` ends it.",
+            facts.pid,
+            paths::with_tilde(log),
+            paths::how_to_call_me()
+        ),
+        None => "Stops with this terminal; `up --detach` does not.".to_owned(),
+    };
     format!(
-        "systole {}: scheduler and {slots}, {}, {}{}\nAdmin and runner tokens: {}, readable by you alone. Stops with this terminal.\n{note}{}",
+        "systole {}: scheduler and {slots}, {}, {}{}\nAdmin and runner tokens: {}, readable by you alone. {end}\n{note}{}",
         env!("CARGO_PKG_VERSION"),
         running.database,
         place(running.addr),

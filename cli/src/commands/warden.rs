@@ -13,7 +13,7 @@ pub fn run(global: &Global, args: &WardenArgs) -> Result<u8, Failure> {
         None => paths::data_dir()?.join("runner"),
     };
     paths::make_private_dir(&data_dir, "--data-dir")?;
-    start_log(&args.log, global.no_color)?;
+    start_log(&args.log, global.no_color, None)?;
     let plan = Plan {
         data_dir,
         stays: !args.leave_when_idle,

@@ -19,6 +19,7 @@ use crate::config::RunnerConfig;
 use crate::journal::{Begin, Ended};
 use crate::link::{Link, Missed, Trouble};
 use crate::shutdown::Shutdown;
+use crate::task_log;
 use crate::warden::client::{Client, Event, Inventory};
 use crate::warden::protocol::{self, Alive, Record, Start, ToWarden, Why};
 use deliver::{Finished, Follower, finish, is_silent};
@@ -175,7 +176,7 @@ impl Agent {
             (Some(found), _) => {
                 tracing::info!(
                     task_id = found.begin.task_id,
-                    slot = self.slot,
+                    runner = self.runner(),
                     "a running task is taken over"
                 );
                 let mut live = Live::new(found.begin);
@@ -312,7 +313,13 @@ impl Agent {
         }
     }
 
+    /// As the scheduler and its log call it.
+    fn runner(&self) -> String {
+        format!("{}/{}", self.context.config.host, self.slot)
+    }
+
     fn started(&mut self, task_id: i64) {
+        task_log::started(task_id, || self.runner());
         if let Some(live) = self.held.live.as_mut().filter(|live| live.begin.task_id == task_id) {
             live.is_starting = false;
             if live.follower.is_none() {
@@ -326,10 +333,16 @@ impl Agent {
             return;
         };
         let task_id = live.begin.task_id;
+        let runner = self.runner();
         match why {
-            Why::TooLate => tracing::warn!(task_id, "a task arrived too late to be started; it is asked for again"),
+            Why::TooLate => tracing::warn!(
+                task_id,
+                runner,
+                "a task arrived too late to be started; it is asked for again"
+            ),
             Why::Held => tracing::error!(
                 task_id,
+                runner,
                 "a task that this host has already was given again; it is not started twice"
             ),
         }
@@ -341,11 +354,12 @@ impl Agent {
         if self.held.has_result(task_id) {
             return;
         }
+        task_log::ended(&ended, || self.runner());
         let Some(live) = self.held.live.as_mut().filter(|live| live.begin.task_id == task_id) else {
             // Not expected by this slot: reported all the same.
             tracing::warn!(
                 task_id,
-                slot = self.slot,
+                runner = self.runner(),
                 "the end of a task that was not expected here"
             );
             let upload = self.context.upload(task_id, ended.output_max);
@@ -520,6 +534,7 @@ impl Agent {
             Action::SetAside(task_id) => {
                 tracing::warn!(
                     task_id,
+                    runner = self.runner(),
                     "no cluster knows the task; its result and output are moved to unclaimed/"
                 );
                 if let Some(result) = self.held.take_result(task_id) {
@@ -555,12 +570,13 @@ impl Agent {
     }
 
     fn stop(&mut self, aside: bool) -> Next {
+        let runner = self.runner();
         if let Some(live) = &mut self.held.live {
             live.aside |= aside;
             if !live.is_stopping {
                 live.is_stopping = true;
                 let task_id = live.begin.task_id;
-                tracing::info!(task_id, aside, "a child is stopped, as the scheduler says");
+                tracing::info!(task_id, runner, aside, "a child is stopped, as the scheduler says");
                 let by = StoppedBy::Reset;
                 self.tell_warden(ToWarden::Stop(protocol::Stop { task_id, by }));
             }
@@ -573,6 +589,7 @@ impl Agent {
     }
 
     fn forget(&mut self, result: Unacknowledged) {
+        task_log::acknowledged(result.ended.task_id, || self.runner());
         self.hurried = 0;
         self.leftovers.forget(result.ended.task_id, result.sending);
     }
@@ -582,6 +599,7 @@ impl Agent {
         if self.held.has_result(run.task_id) || self.held.results.len() >= RESULTS_PER_BEAT_MAX {
             return self.at_once();
         }
+        task_log::arrived(run.task_id, run.attempt, || self.runner());
         let spec = convert::spec_from_wire(run.spec.unwrap_or_default());
         let begin = self.begin(run.task_id, run.attempt, cluster_id, spec.as_ref().ok());
         self.context.max_task_id.fetch_max(run.task_id, Ordering::Relaxed);

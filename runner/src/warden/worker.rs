@@ -18,6 +18,7 @@ use super::task::{Clocks, Fence, Live, Over};
 use crate::child::spawn::{Launched, launch};
 use crate::journal::{Begin, Ended, TaskFiles};
 use crate::kept;
+use crate::task_log;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use std::collections::{BTreeSet, HashMap};
@@ -364,6 +365,7 @@ impl Worker {
         let group = self.group();
         match launch(&self.shared.place, start, group) {
             Launched::Started(started, files) => {
+                let pid = started.pid;
                 let grace = Duration::from_millis(start.kill_grace_ms);
                 let output = &start.spec.output;
                 let watch = Watch::new(
@@ -390,6 +392,7 @@ impl Worker {
                     live.handle = None;
                 }
                 self.live.insert(task_id, live);
+                task_log::forked(task_id, pid, || format!("{}/{slot}", start.host));
                 self.reschedule(task_id);
             }
             Launched::TooLate => self.not_begun(task_id, slot, Why::TooLate),
@@ -479,6 +482,7 @@ impl Worker {
                 .failed(fault_of(error, "the end of a task cannot be written down"));
             self.tell_health();
         }
+        task_log::written(&ended);
         self.say(&FromWarden::Ended(Box::new(ended.clone())));
         self.kept.insert(
             ended.task_id,

@@ -6,11 +6,17 @@ use crate::flow::Refusal;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use http::HeaderValue;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use std::sync::Arc;
 use std::time::Instant;
 use systole_shared::error::Code;
 use systole_shared::policy::access::Needs;
+use tracing::Instrument as _;
+
+/// By which a call is found in the log: of the request, if it has one, and of each answer.
+pub const REQUEST_ID: &str = "x-request-id";
+const REQUEST_ID_CHARS_MAX: usize = 64;
 
 /// Whether this speaks gRPC; the answer must, too.
 pub fn is_grpc(request: &Request) -> bool {
@@ -32,6 +38,12 @@ pub async fn guard(State(ctx): State<Arc<Context>>, mut request: Request, next: 
         return crate::http::nothing_here(request).await;
     };
     let (began, needs) = (Instant::now(), rules::CALLS[call].1);
+    // Runners call all the time, and what they bring is told task by task.
+    let request_id = (needs != Needs::Run).then(|| request_id(&request));
+    let span = match &request_id {
+        Some(request_id) => tracing::error_span!("call", request_id, call = rules::CALLS[call].0),
+        None => tracing::Span::none(),
+    };
     if needs != Needs::Nothing {
         let header = request
             .headers()
@@ -53,7 +65,7 @@ pub async fn guard(State(ctx): State<Arc<Context>>, mut request: Request, next: 
             };
         }
     }
-    let response = next.run(request).await;
+    let mut response = next.run(request).instrument(span.clone()).await;
     // A call of gRPC that is refused says so in its head, since it has no body.
     let refused = if grpc {
         response
@@ -64,7 +76,23 @@ pub async fn guard(State(ctx): State<Arc<Context>>, mut request: Request, next: 
         response.status().as_u16() >= 400
     };
     ctx.metrics.called(call, began.elapsed(), refused);
+    if let Some(value) = request_id.and_then(|id| HeaderValue::try_from(id).ok()) {
+        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        span.in_scope(|| tracing::debug!(target: "call", refused, took_ms, "answered"));
+        response.headers_mut().insert(REQUEST_ID, value);
+    }
     response
+}
+
+/// That of the caller, if it is a plain word; else one of our own.
+fn request_id(request: &Request) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    request
+        .headers()
+        .get(REQUEST_ID)
+        .and_then(|value| value.to_str().ok())
+        .filter(|id| (1..=REQUEST_ID_CHARS_MAX).contains(&id.len()) && id.bytes().all(plain))
+        .map_or_else(|| format!("{:016x}", rand::random::<u64>()), str::to_owned)
 }
 
 fn admit(ctx: &Context, header: Option<&str>, needs: Needs) -> Result<Actor, Refusal> {

@@ -61,12 +61,12 @@ impl Sender {
         };
         if let Settled::Failed(error) = &settled {
             // Not the URL: its path may be a secret.
-            tracing::warn!(task = delivery.task_id, error, "callback given up");
+            tracing::warn!(task_id = delivery.task_id, error, "callback given up");
         }
         match ctx.db.settle_callback(delivery.task_id, settled).await {
             Ok(done) => ctx.wake.changed(done.into_iter().collect()),
             // The lease runs out and the delivery is tried again: at least once.
-            Err(error) => tracing::warn!(task = delivery.task_id, %error, "callback not settled"),
+            Err(error) => tracing::warn!(task_id = delivery.task_id, %error, "callback not settled"),
         }
         answered
     }

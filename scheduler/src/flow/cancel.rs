@@ -8,6 +8,7 @@ use crate::store::audit::audit_tasks;
 use crate::store::finish::{self, End, Ended, LiveTask};
 use crate::store::read::Filter;
 use crate::store::{Class, StoreError, Tx};
+use crate::task_log;
 use std::collections::HashMap;
 use std::sync::Arc;
 use systole_shared::error::{Code, Invalid};
@@ -52,6 +53,9 @@ pub async fn cancel(
         wanted.dedup();
         if wanted.is_empty() {
             break;
+        }
+        for id in &wanted {
+            task_log::cancel_asked(*id, by, reason);
         }
         let round = one_round(ctx, wanted, by, reason).await?;
         let failed = !exact && round.seen.values().any(|(state, _)| *state == TaskState::Failed);

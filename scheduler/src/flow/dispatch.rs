@@ -6,6 +6,7 @@ use crate::parked::{Answer, Entry};
 use crate::store::beats::{self, RunnerWrite};
 use crate::store::claims::{self, ClaimPlan, Claimed, Offer, Run};
 use crate::store::{Class, StoreError, Tx};
+use crate::task_log;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -67,6 +68,7 @@ async fn round(ctx: &Arc<Context>, size: usize) -> Option<Progress> {
         Ok(given) => {
             ctx.health.committed();
             ctx.lanes.learn(&plan, &given.claimed);
+            task_log::dispatched(&given.claimed.runs);
             ctx.wake
                 .changed(given.claimed.runs.iter().map(|run| run.task_id).collect());
             after_end(ctx, &given.claimed.ended);

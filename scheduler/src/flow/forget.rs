@@ -84,7 +84,7 @@ pub async fn forget(ctx: &Context, order: ForgetOrder) -> Result<Forgotten, Refu
             ),
         )),
         Step::Done(forgotten, ended) => {
-            tracing::warn!(host = host.as_str(), by = order.by.as_str(), lost = ?forgotten.lost, "a host was forgotten");
+            tracing::warn!(host = host.as_str(), by = order.by.as_str(), task_ids = ?forgotten.lost, "a host was forgotten");
             after_end(ctx, &ended);
             Ok(forgotten)
         }

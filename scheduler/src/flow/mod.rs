@@ -2,9 +2,11 @@
 //! may come at any time. `flow/` decides and asks the store; it never matches on a database.
 
 pub mod alarms;
+pub mod backup;
 pub mod callback;
 pub mod cancel;
 pub mod dispatch;
+pub mod doctor;
 pub mod expire;
 pub mod fetch;
 pub mod fleet;
@@ -24,6 +26,7 @@ pub mod watch;
 use crate::context::Context;
 use crate::store::StoreError;
 use crate::store::finish::Ended;
+use crate::task_log;
 use systole_shared::error::{Code, Invalid};
 
 /// Why a call is refused. `grpc/` turns it into a status.
@@ -72,6 +75,7 @@ impl From<StoreError> for Refusal {
 
 /// What follows the commit of ended tasks: waiting runners, watchers, the callback-er.
 pub fn after_end(ctx: &Context, ended: &Ended) {
+    task_log::ended(ended);
     let queued: Vec<_> = ended.successors.iter().filter(|next| next.is_queued()).collect();
     let lanes: Vec<i64> = queued
         .iter()

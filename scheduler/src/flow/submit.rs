@@ -4,6 +4,7 @@ use super::Refusal;
 use crate::context::Context;
 use crate::store::StoreError;
 use crate::store::submit::{NewTask, Stored};
+use crate::task_log;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,7 +89,12 @@ pub async fn submit(
                     message: "this key was used before with another body; use a new key, or send the same body".into(),
                     field: "key".into(),
                 })),
-                Some(stored) => Ok(Ok(stored)),
+                Some(stored) => {
+                    if let Stored::New(id) | Stored::Existing(id) = stored {
+                        task_log::submitted(id, matches!(stored, Stored::Existing(_)), &by);
+                    }
+                    Ok(Ok(stored))
+                }
                 None => Err(Refusal::new(Code::Unexpected, "a submission was not answered")),
             },
         })

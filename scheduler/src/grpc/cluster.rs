@@ -4,6 +4,8 @@ use super::{actor, check_reason, invalid, until};
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::alarms::{self, Kind};
+use crate::flow::backup::{self, Piece};
+use crate::flow::doctor;
 use crate::flow::freezes;
 use crate::flow::status::{self, ClusterStatus};
 use crate::store::freeze::FreezeOrder;
@@ -13,9 +15,13 @@ use systole_proto::v1;
 use systole_proto::v1::cluster_admin_server::ClusterAdmin;
 use systole_shared::error::Invalid;
 use systole_shared::policy::freeze::{Freeze, Scope};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 const DAY_MS: i64 = 86_400_000;
+/// Pieces of a backup that wait for a slow reader.
+const PIECES_MAX: usize = 4;
 
 pub struct Cluster {
     pub ctx: Arc<Context>,
@@ -48,6 +54,28 @@ impl ClusterAdmin for Cluster {
             .await
             .map_err(|error| super::status(&Refusal::from(error)))?;
         Ok(Response::new(to_wire(read)))
+    }
+
+    async fn examine(&self, _: Request<v1::ExamineRequest>) -> Result<Response<v1::ExamineResponse>, Status> {
+        let (findings, database_now_ms) = doctor::examine(&self.ctx)
+            .await
+            .map_err(|error| super::status(&Refusal::from(error)))?;
+        Ok(Response::new(v1::ExamineResponse {
+            findings: findings
+                .into_iter()
+                .map(|finding| v1::Finding {
+                    check: finding.check,
+                    subject: finding.subject,
+                    level: finding.level.name().into(),
+                    message: finding.message,
+                    remedy: finding.remedy,
+                })
+                .collect(),
+            replica: self.ctx.replica.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            now_ms: time_to_wire(systole_shared::clock::now_ms()),
+            database_now_ms: time_to_wire(database_now_ms),
+        }))
     }
 
     async fn confirm(&self, request: Request<v1::ConfirmRequest>) -> Result<Response<v1::ConfirmResponse>, Status> {
@@ -98,6 +126,27 @@ impl ClusterAdmin for Cluster {
             frozen: freezes_to_wire(&frozen),
         }))
     }
+
+    type BackupStream = std::pin::Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::BackupPiece, Status>> + Send>>;
+
+    async fn backup(&self, request: Request<v1::BackupRequest>) -> Result<Response<Self::BackupStream>, Status> {
+        let by = actor(&request)?.name;
+        let reason = request.into_inner().reason;
+        check_reason(&reason)?;
+        let (sender, mut receiver) = mpsc::channel::<Result<Piece, Refusal>>(PIECES_MAX);
+        tokio::spawn(backup::run(Arc::clone(&self.ctx), by, reason, sender));
+        // The first piece decides between an error and a stream.
+        let first = receiver.recv().await;
+        if let Some(Err(refusal)) = first {
+            return Err(super::status(&refusal));
+        }
+        let rest = tokio_stream::StreamExt::chain(tokio_stream::iter(first), ReceiverStream::new(receiver));
+        let answer = tokio_stream::StreamExt::map(rest, |piece| match piece {
+            Ok(piece) => Ok(piece_to_wire(piece)),
+            Err(refusal) => Err(super::status(&refusal)),
+        });
+        Ok(Response::new(Box::pin(answer)))
+    }
 }
 
 fn freeze_to_wire(freeze: &Freeze) -> v1::Freeze {
@@ -113,6 +162,24 @@ fn freeze_to_wire(freeze: &Freeze) -> v1::Freeze {
 
 pub fn freezes_to_wire(freezes: &[Freeze]) -> Vec<v1::Freeze> {
     freezes.iter().map(freeze_to_wire).collect()
+}
+
+fn piece_to_wire(piece: Piece) -> v1::BackupPiece {
+    let empty = v1::BackupPiece::default();
+    match piece {
+        Piece::Copied(copied_bytes) => v1::BackupPiece { copied_bytes, ..empty },
+        Piece::Data { total_bytes, data } => v1::BackupPiece {
+            total_bytes,
+            data,
+            ..empty
+        },
+        Piece::End { total_bytes, sha256 } => v1::BackupPiece {
+            total_bytes,
+            sha256,
+            ..empty
+        },
+        Piece::Elsewhere(postgres_url) => v1::BackupPiece { postgres_url, ..empty },
+    }
 }
 
 fn to_wire(status: ClusterStatus) -> v1::StatusResponse {

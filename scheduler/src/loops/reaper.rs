@@ -90,7 +90,7 @@ impl Reaper {
     async fn end_orphans(&mut self, ctx: &Context, now: i64) -> Result<(), StoreError> {
         let strays = ctx.db.orphan_strays().await?;
         if !strays.is_empty() {
-            tracing::error!(tasks = ?strays, "live tasks that no runner holds: this is a bug, and they are ended as lost");
+            tracing::error!(task_ids = ?strays, "live tasks that no runner holds: this is a bug, and they are ended as lost");
         }
         let rows = ctx.db.orphans().await?;
         let limit = ctx.lost_after_ms();
@@ -114,7 +114,7 @@ impl Reaper {
 
 fn tell(ctx: &Context, host: &str, slot: i64, ended: &Ended) {
     if !ended.ids.is_empty() {
-        tracing::warn!(host, slot, tasks = ?ended.ids, "runner lost");
+        tracing::warn!(runner = format!("{host}/{slot}"), task_ids = ?ended.ids, "runner lost");
     }
     after_end(ctx, ended);
 }

@@ -294,7 +294,7 @@ async fn runs(tx: &mut Tx, rows: Vec<Dispatched>) -> Result<(Vec<Run>, Ended), S
     if unreadable.is_empty() {
         return Ok((runs, Ended::default()));
     }
-    tracing::error!(tasks = ?unreadable, "what is stored of these tasks cannot be read: they are ended as FAILED");
+    tracing::error!(task_ids = ?unreadable, "what is stored of these tasks cannot be read: they are ended as FAILED");
     let ends: Vec<End> = finish::lock_tasks(tx, &unreadable)
         .await?
         .into_iter()

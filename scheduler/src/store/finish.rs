@@ -6,11 +6,12 @@ use super::jobs::settle;
 use super::jobs::slots::Admitted;
 use super::outbox;
 use super::sql::Sql;
+use crate::task_log;
 use serde::Serialize;
 use systole_shared::heartbeat::end::Terminating;
 use systole_shared::job::Job;
 use systole_shared::policy::retry::{FollowUp, follow_up};
-use systole_shared::task::{EndDetail, Outcome, TaskState, Transition};
+use systole_shared::task::{EndDetail, Outcome, OutcomeKind, TaskState, Transition};
 use systole_shared::trigger::jitter;
 
 static END_TASKS: Sql = Sql::new(
@@ -225,6 +226,7 @@ impl Ended {
         self.held |= more.held;
         self.alarms |= more.alarms;
         self.sets |= more.sets;
+        self.lines.extend(more.lines);
     }
 }
 
@@ -246,6 +248,33 @@ pub struct Ended {
     pub alarms: bool,
     /// A member of a broadcast has ended.
     pub sets: bool,
+    /// For the log of tasks; empty where nobody asked for one.
+    pub lines: Vec<EndLine>,
+}
+
+/// What the log of tasks says of an end.
+#[derive(Clone, Debug)]
+pub struct EndLine {
+    pub task_id: i64,
+    pub state: TaskState,
+    pub kind: OutcomeKind,
+    /// Empty: it was given to none.
+    pub runner: String,
+}
+
+impl From<&&End> for EndLine {
+    fn from(end: &&End) -> Self {
+        let task = &end.task;
+        Self {
+            task_id: task.id,
+            state: end.transition.to(),
+            kind: end.outcome.kind,
+            runner: match (&task.host, task.slot) {
+                (Some(host), Some(slot)) => format!("{host}/{slot}"),
+                _ => String::new(),
+            },
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -361,6 +390,11 @@ pub(super) async fn end_without_settling(tx: &mut Tx, ends: &[End]) -> Result<En
         ids: ended.iter().map(|end| end.task.id).collect(),
         successors,
         callbacks: !callbacks.is_empty(),
+        lines: if task_log::is_on() {
+            ended.iter().map(EndLine::from).collect()
+        } else {
+            Vec::new()
+        },
         ..Ended::default()
     })
 }

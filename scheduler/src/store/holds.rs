@@ -69,6 +69,21 @@ pub async fn hosts_ahead(tx: &mut Tx) -> Result<HashSet<String>, StoreError> {
     Ok(rows.into_iter().map(|row| row.host).collect())
 }
 
+async fn raise(tx: &mut Tx, highest: i64) -> Result<(), StoreError> {
+    if read::newest_task_id(tx).await?.id >= highest {
+        return Ok(());
+    }
+    let to = highest.saturating_add(IDS_PASSED_OVER);
+    let sql = match tx.dialect() {
+        Dialect::Postgres => &RAISE_IDS_POSTGRES,
+        Dialect::Sqlite => {
+            tx.exec(&ADD_SEQUENCE_SQLITE, vec![]).await?;
+            &RAISE_IDS_SQLITE
+        }
+    };
+    tx.exec(sql, vec![to.into()]).await.map(drop)
+}
+
 #[derive(sqlx::FromRow)]
 struct Ms {
     ms: i64,
@@ -93,23 +108,8 @@ impl Db {
     /// Moves the ids past what hosts have named, so that none is given twice. Only when their rows were stored some time
     /// ago: a sequence shows its new value at once, also to a statement that began before the rows were there.
     pub async fn raise_ids(&self, highest: i64) -> Result<(), StoreError> {
-        self.write("raise_ids", Class::Api, move |tx| {
-            Box::pin(async move {
-                if read::newest_task_id(tx).await?.id >= highest {
-                    return Ok(());
-                }
-                let to = highest.saturating_add(IDS_PASSED_OVER);
-                let sql = match tx.dialect() {
-                    Dialect::Postgres => &RAISE_IDS_POSTGRES,
-                    Dialect::Sqlite => {
-                        tx.exec(&ADD_SEQUENCE_SQLITE, vec![]).await?;
-                        &RAISE_IDS_SQLITE
-                    }
-                };
-                tx.exec(sql, vec![to.into()]).await.map(drop)
-            })
-        })
-        .await
+        self.write("raise_ids", Class::Api, move |tx| Box::pin(raise(tx, highest)))
+            .await
     }
 
     pub async fn ahead(&self) -> Result<Vec<AheadRow>, StoreError> {
@@ -122,6 +122,11 @@ impl Db {
         self.write("confirm_restore", Class::Api, move |tx| {
             let (by, reason) = (by.clone(), reason.clone());
             Box::pin(async move {
+                // Who is as quick as the first poll after the hosts' rows would find them ahead once more.
+                let rows: Vec<AheadRow> = tx.all(&AHEAD, vec![]).await?;
+                if let Some(highest) = rows.iter().map(|row| row.max_task_id).max() {
+                    raise(tx, highest).await?;
+                }
                 let hosts = tx.exec(&FORGET_AHEAD, vec![]).await?;
                 if hosts > 0 {
                     audit(tx, &by, "confirm restore", &format!("{hosts} hosts"), &reason).await?;

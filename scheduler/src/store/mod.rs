@@ -11,16 +11,18 @@
 //! * S6 Rows are locked in one order: host, runner, task, backfill, trigger, concurrency group, job, health of a job, watch, alarm; by
 //!   key. What comes later locks tasks only by passing over those that somebody has.
 //!
-//! Only this folder contains SQL; only [`db`] names the drivers.
+//! Only this folder contains SQL; only [`db`] names the drivers, and [`backup`], which has connections of its own.
 
 pub mod admin;
 pub mod alarms;
 pub mod audit;
+pub mod backup;
 pub mod beats;
 pub mod claims;
 pub mod clocks;
 pub mod cordon;
 pub mod db;
+pub mod doctor;
 pub mod error;
 pub mod fetch;
 pub mod finish;
@@ -56,6 +58,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         claims::STATEMENTS,
         clocks::STATEMENTS,
         cordon::STATEMENTS,
+        doctor::STATEMENTS,
         fetch::STATEMENTS,
         finish::STATEMENTS,
         forget::STATEMENTS,

@@ -1,6 +1,6 @@
 //! Rules that are functions of values: who is stale, which lane a runner serves, which host a run is given to,
 //! what follows a failure, when a runner that is cut off ends its child, whether the time may be acted on,
-//! when a certificate is made anew.
+//! when a certificate is made anew, what a doctor says of what it found.
 
 pub mod access;
 pub mod backfill;
@@ -8,6 +8,7 @@ pub mod blocking;
 pub mod broadcast;
 pub mod certificate;
 pub mod clock;
+pub mod doctor;
 pub mod fence;
 pub mod freeze;
 pub mod host_fault;

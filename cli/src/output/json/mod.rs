@@ -3,12 +3,16 @@
 mod access;
 mod alarms;
 mod context;
+mod doctor;
 mod many;
+mod service;
 
 pub use access::{Audit, AuditEntry, CreatedToken, JoinCommand, RevokedToken, Token, Tokens};
 pub use alarms::{Acknowledged, Channel, ChannelTest, Channels, JobAlarm, JobAlarms};
 pub use context::{Context, Contexts};
+pub use doctor::{Finding, Findings};
 pub use many::{Batch, BatchLine, Counts, Rerun};
+pub use service::{Backup, PlannedUnit, PlannedUnits, Services, Unit, Up};
 pub use systole_proto::json::*;
 
 use serde::Serialize;

@@ -9,6 +9,7 @@ use crate::parked::Answer;
 use crate::store::claims::{ClaimPlan, Claimed};
 use crate::store::finish::Ended;
 use crate::store::{Class, StoreError};
+use crate::task_log;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,7 +136,9 @@ async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<
             ctx.wake.poll.notify_one();
         }
     }
+    task_log::started(&outcome.started);
     after_end(ctx, &outcome.ended);
+    task_log::dispatched(&outcome.claimed.runs);
     for beat in beats.iter().filter(|beat| beat.said == Said::Idle) {
         chains::heard_idle(ctx, beat);
     }

@@ -26,6 +26,11 @@ impl Registered {
         });
         &self.stripes[sum % self.stripes.len()]
     }
+
+    /// Whether a process of this host was registered here.
+    pub async fn knows(&self, host: &str) -> bool {
+        self.stripe(host).lock().await.contains_key(host)
+    }
 }
 
 /// `first`: this beat has not asked yet, so the answer to a neighbour's question is enough.
