@@ -311,6 +311,7 @@ async fn numbers_are_those_of_the_cluster(db: TestDb) {
             assert!(announced.contains(base) || announced.contains(name), "{line}");
         }
     }
-    assert!(seen.len() < 1_000, "{} series", seen.len());
+    // Fifteen for each call that there is, and few besides.
+    assert!(seen.len() < 2_000, "{} series", seen.len());
     replica.stop().await;
 }

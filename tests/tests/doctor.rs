@@ -100,7 +100,7 @@ fn without_a_scheduler_the_doctor_still_looks_at_this_machine() {
 fn steps(log: &str, id: &str) -> Vec<serde_json::Value> {
     log.lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|line| line["target"] == "task" && line["task_id"].to_string() == id)
+        .filter(|line| line["target"] == "task" && line["task_id"].as_i64() == id.parse().ok())
         .collect()
 }
 
@@ -161,7 +161,7 @@ fn a_task_that_has_ended_is_followed_by_its_id_through_all_logs() {
     until("the retry is told, too", || {
         steps(&scheduler.log(), &(other.parse::<i64>().expect("id") + 1).to_string())
             .first()
-            .is_some_and(|step| step["message"] == "follows" && step["retry_of"].to_string() == other)
+            .is_some_and(|step| step["message"] == "follows" && step["retry_of"].as_i64() == other.parse().ok())
     });
 }
 
