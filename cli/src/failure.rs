@@ -10,6 +10,8 @@ use systole_proto::v1;
 use systole_shared::error::{Code, Invalid, Kind};
 use tonic::Status;
 
+pub use systole_scheduler::job_files::io_cause;
+
 /// A sentence with the remedy, the catalogue code where there is one, and the exit status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -236,25 +238,6 @@ pub fn cause(status: &Status) -> String {
         source = error.source();
     }
     if text.is_empty() { "no answer".into() } else { text }
-}
-
-/// An I/O error in plain words; the number of the system error helps nobody.
-pub fn io_cause(error: &std::io::Error) -> String {
-    use std::io::ErrorKind::*;
-    match error.kind() {
-        ConnectionRefused => "connection refused".into(),
-        ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof => "the connection broke off".into(),
-        TimedOut => "no answer in time".into(),
-        HostUnreachable => "the host cannot be reached".into(),
-        NetworkUnreachable => "the network cannot be reached".into(),
-        NotFound => "no such file or directory".into(),
-        PermissionDenied => "permission denied".into(),
-        _ => {
-            let text = error.to_string();
-            let text = text.split(" (os error").next().unwrap_or_default();
-            text.to_owned()
-        }
-    }
 }
 
 /// The option that a field of the contract comes from, as the user wrote it.

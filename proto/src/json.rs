@@ -366,6 +366,9 @@ pub struct Status {
     pub oldest_queued_ms: u64,
     pub since: Option<String>,
     pub ended_badly: Vec<BadEnds>,
+    /// What became of the fires that were expected since then.
+    pub occurrences: OccurrenceCounts,
+    pub skipped: Vec<SkippedFires>,
     /// What needs a person.
     pub attention: Vec<String>,
     pub frozen: Vec<Freeze>,
@@ -440,9 +443,29 @@ pub struct BadEnds {
     pub newest_id: Option<String>,
 }
 
+#[derive(Debug, Serialize)]
+pub struct OccurrenceCounts {
+    pub expected: u64,
+    pub fired: u64,
+    pub coalesced: u64,
+    pub skipped: u64,
+    pub late: u64,
+    pub asked_for: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SkippedFires {
+    pub job: String,
+    pub reason: String,
+    pub fires: u64,
+    pub from: Option<String>,
+    pub to: Option<String>,
+}
+
 impl From<&v1::StatusResponse> for Status {
     fn from(status: &v1::StatusResponse) -> Self {
         let hosts = status.hosts.unwrap_or_default();
+        let counts = status.occurrences.unwrap_or_default();
         Self {
             replicas: status
                 .replicas
@@ -477,6 +500,25 @@ impl From<&v1::StatusResponse> for Status {
                     kind: ends.kind.clone(),
                     count: ends.count,
                     newest_id: id(ends.newest_id),
+                })
+                .collect(),
+            occurrences: OccurrenceCounts {
+                expected: counts.expected,
+                fired: counts.fired,
+                coalesced: counts.coalesced,
+                skipped: counts.skipped,
+                late: counts.late,
+                asked_for: counts.asked_for,
+            },
+            skipped: status
+                .skipped
+                .iter()
+                .map(|skipped| SkippedFires {
+                    job: skipped.job.clone(),
+                    reason: skipped.reason.clone(),
+                    fires: skipped.fires,
+                    from: time(skipped.from_ms),
+                    to: time(skipped.to_ms),
                 })
                 .collect(),
             attention: status.attention.clone(),

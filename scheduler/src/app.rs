@@ -7,7 +7,7 @@ use crate::flow::notify::{Channels, Notifier};
 use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
 use crate::loops::{
-    self, admit, backfill, callbacks, chains, expire, fire, lateness, life_sign, poll, reaper, retention, route, sets,
+    self, admit, backfill, callbacks, chains, expire, fire, job_files, lateness, life_sign, poll, reaper, retention, route, sets,
     watchdog,
 };
 use crate::store::sql::Dialect;
@@ -17,6 +17,7 @@ use crate::wake::Wake;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use systole_shared::trigger::zone::Zone;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -124,6 +125,7 @@ async fn context(
 ) -> Result<Context, StoreError> {
     let cluster_id = db.setting("cluster_id", uuid::Uuid::new_v4().to_string()).await?;
     let callback_secret = db.setting("callback_secret", callback::new_secret()).await?;
+    let default_zone = default_zone(&db, config.zone.as_deref()).await?;
     let lanes: Arc<crate::lanes::Lanes> = Arc::default();
     for (id, lane) in db.lanes_after(0).await? {
         lanes.add(id, lane);
@@ -134,6 +136,7 @@ async fn context(
         wake: Wake::new(Arc::clone(&lanes), Arc::clone(&parked)),
         cluster_id,
         callback_secret,
+        default_zone,
         replica,
         own_certificate,
         tokens: crate::auth::Tokens::default(),
@@ -168,6 +171,26 @@ async fn context(
     Ok(context)
 }
 
+/// The zone that this replica was given, which is that of the cluster from now on; else the one that was decided before.
+async fn default_zone(db: &Db, given: Option<&str>) -> Result<Zone, StoreError> {
+    const SETTING: &str = "default_zone";
+    let known = db.known_setting(SETTING).await?;
+    if let Some(given) = given
+        && known.as_deref() != Some(given)
+    {
+        if let Some(known) = &known {
+            tracing::warn!(
+                before = known,
+                now = given,
+                "the default zone of the cluster changes; triggers that are stored keep theirs, and replicas that run, too"
+            );
+        }
+        db.replace_setting(SETTING, given.to_owned()).await?;
+    }
+    let name = given.map(str::to_owned).or(known);
+    Ok(name.and_then(|name| Zone::parse(&name).ok()).unwrap_or_else(Zone::utc))
+}
+
 fn start_duties(ctx: &Arc<Context>) {
     let postgres = ctx.db.dialect() == Dialect::Postgres;
     let (beats, submits) = if postgres {
@@ -185,6 +208,7 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("dispatch", Arc::clone(ctx), dispatch::run));
     tokio::spawn(loops::keep_running("admission", Arc::clone(ctx), admit::run));
     tokio::spawn(loops::keep_running("triggers", Arc::clone(ctx), fire::run));
+    tokio::spawn(loops::keep_running("job files", Arc::clone(ctx), job_files::run));
     tokio::spawn(loops::keep_running("chains", Arc::clone(ctx), chains::run));
     tokio::spawn(loops::keep_running("backfills", Arc::clone(ctx), backfill::run));
     tokio::spawn(loops::keep_running("routes", Arc::clone(ctx), route::run));
@@ -272,6 +296,20 @@ fn check(config: &Config) -> Result<(), StartError> {
             return refuse(format!("{name} must be more than zero"));
         }
     }
+    if let Some(zone) = &config.zone
+        && let Err(invalid) = Zone::parse(zone)
+    {
+        return refuse(format!("--zone: {}", invalid.message));
+    }
+    if let Some(folder) = &config.jobs
+        && let Err(error) = std::fs::read_dir(folder)
+    {
+        return refuse(format!(
+            "--jobs: {} is no folder that can be read: {}",
+            folder.display(),
+            crate::job_files::io_cause(&error)
+        ));
+    }
     if config.connections < 4 {
         return refuse("--connections must be at least 4".into());
     }
@@ -326,6 +364,8 @@ mod tests {
         assert!(refused(|c| c.timing.lost_after = Duration::from_secs(60)).contains("--lost-after"));
         assert!(refused(|c| c.timing.beat = Duration::from_secs(90)).contains("--beat"));
         assert!(refused(|c| c.timing.poll = Duration::ZERO).contains("--poll"));
+        assert!(refused(|c| c.zone = Some("Europe/Berlyn".into())).contains("--zone"));
+        assert!(refused(|c| c.jobs = Some("/nowhere".into())).contains("--jobs"));
         assert!(refused(|c| c.listen = "0.0.0.0:7410".parse().expect("valid")).contains("--insecure-plaintext"));
     }
 }

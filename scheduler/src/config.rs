@@ -24,6 +24,10 @@ pub struct Config {
     pub allow_unsafe_database: bool,
     /// Connections to PostgreSQL, all together.
     pub connections: u32,
+    /// IANA zone of triggers and calendars that name none, for the whole cluster; `None`: as it was decided before, else UTC.
+    pub zone: Option<String>,
+    /// A folder of job files, read once at the start.
+    pub jobs: Option<PathBuf>,
     pub timing: Timing,
     pub retention: Retention,
     pub callbacks: Callbacks,
@@ -44,6 +48,8 @@ impl Config {
             renew_tokens: false,
             allow_unsafe_database: false,
             connections: 16,
+            zone: None,
+            jobs: None,
             timing: Timing::default(),
             retention: Retention::default(),
             callbacks: Callbacks::default(),

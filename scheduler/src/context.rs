@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::why::RunnerView;
+use systole_shared::trigger::zone::Zone;
 use tokio_util::sync::CancellationToken;
 
 pub struct Context {
@@ -26,6 +27,8 @@ pub struct Context {
     pub cluster_id: String,
     /// Signs callbacks.
     pub callback_secret: String,
+    /// The zone of triggers and calendars that are applied here without one.
+    pub default_zone: Zone,
     /// This process: `host:pid:random`.
     pub replica: String,
     /// Where the cluster signs its certificates itself.

@@ -51,10 +51,12 @@ catalogue! {
     JobNotFound = "NOTFOUND_001", NotFound, "the job does not exist";
     TriggerNotFound = "NOTFOUND_003", NotFound, "the trigger does not exist";
     TaskNotFound = "NOTFOUND_004", NotFound, "the task does not exist or has ended";
+    NoCodeDefinition = "NOTFOUND_005", NotFound, "the job comes from no file, or had no such version, and cannot be restored";
     RunnerNotFound = "NOTFOUND_006", NotFound, "the runner does not exist";
     TokenNotFound = "NOTFOUND_008", NotFound, "the token does not exist";
     LeaseNotFound = "NOTFOUND_009", NotFound, "nobody holds the lease";
     ChannelNotFound = "NOTFOUND_010", NotFound, "the scheduler has no alarm channel of this name";
+    NamedNotFound = "NOTFOUND_011", NotFound, "the calendar or concurrency group does not exist";
     InvalidJob = "VALIDATION_001", Validation, "the definition of a job, calendar or concurrency group is wrong";
     InvalidPage = "VALIDATION_002", Validation, "a page size or page token is out of range";
     InvalidField = "VALIDATION_003", Validation, "a field of the request is wrong";
@@ -67,6 +69,7 @@ catalogue! {
     LastAdmin = "CONFLICT_008", Conflict, "it is the last admin token, without which nobody could make tokens";
     VersionChanged = "CONFLICT_009", Conflict, "it was changed since the version that the call expects";
     HostInUse = "CONFLICT_010", Conflict, "the host still beats, or holds tasks that nobody has said to be lost";
+    InUse = "CONFLICT_011", Conflict, "the calendar or concurrency group is used";
     LeaseRevoked = "CONFLICT_012", Conflict, "somebody took the lease away";
     Draining = "UNAVAILABLE_001", Unavailable, "this scheduler is starting or stopping";
     StoreUnreachable = "UNAVAILABLE_003", Unavailable, "the database cannot be reached or is busy";

@@ -1,6 +1,7 @@
 //! Options of `systole job`, `systole why` and `systole import`.
 
-use super::value::{count, env_var, host, key, reason, time, word};
+use super::job_change::{JobDiffArgs, JobEditArgs, JobEnqueueArgs, JobRestoreArgs};
+use super::value::{count, env_var, host, key, reason, time, version, word};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ Examples:
   systole job check jobs/                 is it right? for editors and CI; asks no scheduler
   systole job apply -f jobs/ --dry-run    what would change; without --dry-run it does
   systole job trigger nightly-backup      run it now, with its output and exit code
+  systole job edit nightly-backup         change it in your editor
   systole job history nightly-backup      what became of each expected fire
 
 The fields of a job file: docs/jobs.md, and docs/job.schema.json for editors.")]
@@ -31,6 +33,8 @@ pub enum JobAction {
     Ls(JobLsArgs),
     /// Show everything about one job, and its definition
     Show(JobShowArgs),
+    /// Change the definition in your editor
+    Edit(JobEditArgs),
     /// Stop firing, until somebody resumes it or a time comes
     Pause(JobPauseArgs),
     /// Fire again
@@ -38,8 +42,14 @@ pub enum JobAction {
     /// Run a job now, follow its output, and end with its exit code
     #[command(alias = "run")]
     Trigger(JobTriggerArgs),
-    /// List what became of each expected fire, newest first
+    /// Ask for one run of each job, and do not wait for it
+    Enqueue(JobEnqueueArgs),
+    /// List what became of each expected fire, newest first; or the versions of the definition
     History(JobHistoryArgs),
+    /// Compare two versions, or the job with its file
+    Diff(JobDiffArgs),
+    /// Go back to what the file says, or to an older version
+    Restore(JobRestoreArgs),
     /// List the fires to come
     Next(JobNextArgs),
     /// Delete jobs
@@ -137,6 +147,10 @@ pub struct JobApplyArgs {
     /// Give up changes that were made by hand for what the files say
     #[arg(long)]
     pub restore: bool,
+    /// Only if the job still has this version, as a dry run showed it; of one file with one job, or JOB=V, repeatable. 0: there
+    /// is none
+    #[arg(long, value_name = "[JOB=]V", value_parser = plan_version)]
+    pub plan_version: Vec<(Option<String>, i64)>,
     /// Why, for those who read it later
     #[arg(long, value_name = "R", value_parser = reason)]
     pub reason: Option<String>,
@@ -238,6 +252,9 @@ pub struct JobHistoryArgs {
     /// At most this many [default: 20 in a table, else all]
     #[arg(short = 'n', value_name = "N", value_parser = count)]
     pub limit: Option<u64>,
+    /// List the versions of the definition instead: who changed what, when and why
+    #[arg(long, conflicts_with_all = ["trigger", "since", "until", "verdict"])]
+    pub versions: bool,
 }
 
 #[derive(Debug, Args)]
@@ -246,6 +263,9 @@ pub struct JobRmArgs {
     /// Names of the jobs
     #[arg(value_name = "JOB", required = true, value_parser = word)]
     pub names: Vec<String>,
+    /// Only if the job still has this version; of one job
+    #[arg(long, value_name = "V", value_parser = version)]
+    pub plan_version: Option<i64>,
     /// Why, for those who read it later
     #[arg(long, value_name = "R", value_parser = reason)]
     pub reason: Option<String>,
@@ -278,10 +298,23 @@ pub struct WhyArgs {
     pub at: Option<i64>,
 }
 
-fn job_or_trigger(text: &str) -> Result<String, String> {
+pub(super) fn job_or_trigger(text: &str) -> Result<String, String> {
     match text.split_once('/') {
         Some((job, trigger)) => word(job).and_then(|_| word(trigger)),
         None => word(text),
     }
     .map(|_| text.to_owned())
+}
+
+/// `V`, or `JOB=V`. On the wire, "there is none" is -1.
+fn plan_version(text: &str) -> Result<(Option<String>, i64), String> {
+    let (job, number) = match text.split_once('=') {
+        Some((job, number)) => (Some(word(job)?), number),
+        None => (None, text),
+    };
+    match number.parse::<i64>() {
+        Ok(0) => Ok((job, -1)),
+        Ok(version) if version > 0 => Ok((job, version)),
+        _ => Err(format!("{number:?} is no version of a job; write 0 or more")),
+    }
 }

@@ -13,6 +13,7 @@ mod doctor;
 mod filter;
 mod freeze;
 mod job;
+mod job_change;
 mod lock;
 mod log;
 mod reference;
@@ -26,6 +27,7 @@ mod task;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod trigger;
 mod value;
 
 pub use access::{AuditArgs, CreateTokenArgs, JoinCommandArgs, RevokeTokenArgs, TokenAction, TokenArgs};
@@ -42,6 +44,7 @@ pub use job::{
     ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
     JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs, JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs, WhyArgs,
 };
+pub use job_change::{JobDiffArgs, JobEditArgs, JobEnqueueArgs, JobRestoreArgs, NextArgs};
 pub use lock::{HoldArgs, LockAction, LockArgs, LockGuardArgs};
 pub use log::{LogArgs, LogFormat};
 pub use reference::ReferenceArgs;
@@ -53,6 +56,10 @@ pub use status::StatusArgs;
 pub use submit::SubmitArgs;
 pub use task::TaskArgs;
 pub use tasks::{CancelArgs, LogsArgs, LsArgs, ManyArgs, RerunArgs, ShowArgs, WaitArgs};
+pub use trigger::{
+    CalendarAction, CalendarArgs, CalendarImportArgs, CalendarRmArgs, CalendarShowArgs, GroupAction, GroupArgs,
+    GroupRmArgs, TriggerAction, TriggerArgs, TriggerLsArgs, TriggerResetArgs,
+};
 pub use value::SlotLabel;
 
 use crate::url::Url;
@@ -193,6 +200,14 @@ pub enum Command {
     Job(JobArgs),
     /// Make up fires of a job that did not happen
     Backfill(BackfillArgs),
+    /// Triggers of jobs: list, pause, resume, reset
+    Trigger(TriggerArgs),
+    /// Calendars: times that triggers leave out
+    Calendar(CalendarArgs),
+    /// Concurrency groups: how many runs of several jobs go on together
+    ConcurrencyGroup(GroupArgs),
+    /// List the fires to come: of all jobs, of one, or of those that a host could be given
+    Next(NextArgs),
     /// Say in words what becomes of a job, or what became of one of its times
     Why(WhyArgs),
     /// Alarms of jobs: list, test a channel, acknowledge

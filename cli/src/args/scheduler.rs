@@ -77,7 +77,7 @@ pub struct DownArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  systole scheduler --database sqlite:/var/lib/systole/systole.db
+  systole scheduler --database sqlite:/var/lib/systole/systole.db --jobs /etc/systole/jobs
   systole scheduler --database postgres://systole@db/systole --listen 10.0.0.5:7410 \\
       --tls-cert cert.pem --tls-key key.pem
   systole scheduler --database sqlite:/var/lib/systole/systole.db --listen 0.0.0.0:7410 --tls-self-signed
@@ -147,6 +147,13 @@ fn server_name(text: &str) -> Result<String, String> {
 
 #[derive(Clone, Debug, Args)]
 pub struct StoreArgs {
+    /// Zone of triggers and calendars that name none, of the whole cluster; stored with each that is applied from now on
+    /// [default: as before, else UTC]
+    #[arg(long, value_name = "ZONE")]
+    pub zone: Option<String>,
+    /// A folder of job files, read at the start: what is right in it is applied, what is wrong is shown by `systole status`
+    #[arg(long, value_name = "DIR")]
+    pub jobs: Option<PathBuf>,
     /// Where tokens are written [default: ~/.config/systole/tokens/HOST_PORT]
     #[arg(long, value_name = "DIR")]
     pub token_dir: Option<PathBuf>,

@@ -149,6 +149,14 @@ pub(super) fn count(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Of a job; they count from 1.
+pub(super) fn version(text: &str) -> Result<i64, String> {
+    match text.parse() {
+        Ok(version) if version > 0 => Ok(version),
+        _ => Err(format!("{text:?} is no version of a job; write 1 or more")),
+    }
+}
+
 pub(super) fn lines(text: &str) -> Result<u64, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no number of lines; write 0 or more"))

@@ -45,11 +45,7 @@ impl Client {
         let response = self
             .unary(|| async { self.jobs().delete(self.request(request.clone())).await })
             .await?;
-        if response.results.len() == count {
-            Ok(response.results)
-        } else {
-            Err(short_answer())
-        }
+        complete(response.results, count)
     }
 
     /// One result per name, in order.
@@ -58,11 +54,7 @@ impl Client {
         let response = self
             .unary(|| async { self.jobs().set_paused(self.request(request.clone())).await })
             .await?;
-        if response.results.len() == count {
-            Ok(response.results)
-        } else {
-            Err(short_answer())
-        }
+        complete(response.results, count)
     }
 
     /// The request must carry a key, so that a repeated call does not run the job twice.
@@ -98,5 +90,93 @@ impl Client {
     pub async fn next_fires(&self, request: v1::NextRequest) -> Result<v1::NextResponse, Failure> {
         self.unary(|| async { self.jobs().next(self.request(request.clone())).await })
             .await
+    }
+
+    /// One result per item, in order. The items must carry keys.
+    pub async fn enqueue_jobs(&self, request: v1::EnqueueRequest) -> Result<Vec<v1::EnqueueResult>, Failure> {
+        let count = request.items.len();
+        let response = self
+            .unary(|| async { self.jobs().enqueue(self.request(request.clone())).await })
+            .await?;
+        complete(response.results, count)
+    }
+
+    /// Newest first.
+    pub async fn job_versions(&self, name: &str, limit: u32) -> Result<Vec<v1::JobVersion>, Failure> {
+        let request = v1::JobVersionsRequest {
+            name: name.to_owned(),
+            limit,
+        };
+        let response = self
+            .unary(|| async { self.jobs().versions(self.request(request.clone())).await })
+            .await?;
+        Ok(response.versions)
+    }
+
+    /// One result per name, in order. What was restored already is unchanged.
+    pub async fn restore_jobs(&self, request: v1::RestoreRequest) -> Result<Vec<v1::ApplyResult>, Failure> {
+        let count = request.names.len();
+        let response = self
+            .unary(|| async { self.jobs().restore(self.request(request.clone())).await })
+            .await?;
+        complete(response.results, count)
+    }
+
+    /// One result per name, in order.
+    pub async fn reset_triggers(
+        &self,
+        request: v1::ResetTriggersRequest,
+    ) -> Result<Vec<v1::ResetTriggersResult>, Failure> {
+        let count = request.names.len();
+        let response = self
+            .unary(|| async { self.jobs().reset_triggers(self.request(request.clone())).await })
+            .await?;
+        complete(response.results, count)
+    }
+
+    /// Those with these names, with the texts of their iCalendar files; no name: all, without them.
+    pub async fn calendars(&self, names: Vec<String>) -> Result<Vec<v1::Calendar>, Failure> {
+        let request = v1::ListCalendarsRequest { names };
+        let response = self
+            .unary(|| async { self.jobs().list_calendars(self.request(request.clone())).await })
+            .await?;
+        Ok(response.calendars)
+    }
+
+    pub async fn concurrency_groups(&self) -> Result<Vec<v1::ConcurrencyGroup>, Failure> {
+        let response = self
+            .unary(|| async { self.jobs().list_groups(self.request(v1::ListGroupsRequest {})).await })
+            .await?;
+        Ok(response.groups)
+    }
+
+    /// One result per name, in order.
+    pub async fn delete_calendars(
+        &self,
+        request: v1::DeleteNamedRequest,
+    ) -> Result<Vec<v1::DeleteNamedResult>, Failure> {
+        let count = request.names.len();
+        let response = self
+            .unary(|| async { self.jobs().delete_calendars(self.request(request.clone())).await })
+            .await?;
+        complete(response.results, count)
+    }
+
+    /// One result per name, in order.
+    pub async fn delete_groups(&self, request: v1::DeleteNamedRequest) -> Result<Vec<v1::DeleteNamedResult>, Failure> {
+        let count = request.names.len();
+        let response = self
+            .unary(|| async { self.jobs().delete_groups(self.request(request.clone())).await })
+            .await?;
+        complete(response.results, count)
+    }
+}
+
+/// One result for each that was asked for.
+fn complete<T>(results: Vec<T>, count: usize) -> Result<Vec<T>, Failure> {
+    if results.len() == count {
+        Ok(results)
+    } else {
+        Err(short_answer())
     }
 }

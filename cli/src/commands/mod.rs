@@ -6,8 +6,10 @@ mod audit;
 mod backfill;
 mod backup;
 mod batch;
+mod calendar;
 mod cancel;
 pub mod completions;
+mod concurrency_group;
 mod context;
 mod cron;
 mod detach;
@@ -34,6 +36,7 @@ mod show;
 mod status;
 mod submit;
 mod token;
+mod trigger;
 mod up;
 mod wait;
 mod wait_batch;
@@ -80,6 +83,10 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Backfill(args) => backfill::run(global, args).await,
         Command::Job(args) => job::run(global, args).await,
         Command::Alarm(args) => alarm::run(global, args).await,
+        Command::Trigger(args) => trigger::run(global, args).await,
+        Command::Calendar(args) => calendar::run(global, args).await,
+        Command::ConcurrencyGroup(args) => concurrency_group::run(global, args).await,
+        Command::Next(args) => job::next(global, args).await,
         Command::Why(args) => job::why(global, args).await,
         Command::Import(args) => import::run(global, args),
         Command::Context(args) => context::run(global, args),

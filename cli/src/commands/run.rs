@@ -33,34 +33,46 @@ pub async fn run(global: &Global, args: &TaskArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
     let request = spec::submission(args, systole_shared::clock::now_ms())?;
     let client = Arc::new(Client::new(global)?);
-    // Before the submission: from here on Ctrl-C must not leave a task behind without a word.
+    let key = request.items.first().map(|item| item.key.clone()).unwrap_or_default();
+    let trace = spec::trace(args);
+    let submit = async {
+        let submitted = client.submit(request, trace.as_deref()).await?;
+        // Only a key that somebody chose can be known to them.
+        let known = submitted.existing && args.key.is_some();
+        Ok(Started {
+            id: submitted.id,
+            note: known.then(|| "this key was submitted before; this is its output".into()),
+        })
+    };
+    start_and_follow(&client, output, &key, submit).await
+}
+
+/// A task that a call made.
+pub struct Started {
+    pub id: i64,
+    /// What to say of it first.
+    pub note: Option<String>,
+}
+
+/// Makes a task by a call that carries this key, follows it, and ends like it.
+pub async fn start_and_follow(
+    client: &Arc<Client>,
+    output: Output,
+    key: &str,
+    call: impl Future<Output = Result<Started, Failure>>,
+) -> Result<u8, Failure> {
+    // Before the call: from here on Ctrl-C must not leave a task behind without a word.
     let mut signals = Signals::new()?;
     let notes = Arc::new(Notes::new(output.quiet));
-    let (submitted, interrupted) = submit(&client, (request, spec::trace(args)), &mut signals, &notes).await?;
-    output::submitted(submitted.id);
-    // Only a key that somebody chose can be known to them.
-    if submitted.existing && args.key.is_some() {
-        notes.line(&format!(
-            "task {}  this key was submitted before; this is its output",
-            submitted.id
-        ));
+    let (started, interrupted) = answered(call, key, &mut signals, &notes).await?;
+    output::submitted(started.id);
+    if let Some(note) = &started.note {
+        notes.line(&format!("task {}  {note}", started.id));
     }
-    let mut run = Run::new(client, output, notes, submitted.id);
+    let mut run = Run::new(Arc::clone(client), output, notes, started.id);
     if interrupted {
         run.interrupt();
     }
-    let exit = run.follow(&mut signals).await?;
-    if !run.terminated {
-        run.write_answer();
-    }
-    Ok(exit)
-}
-
-/// Follows a task that was made by another call than a submission, and ends like it.
-pub async fn follow_task(client: Client, output: Output, id: i64) -> Result<u8, Failure> {
-    let mut signals = Signals::new()?;
-    let notes = Arc::new(Notes::new(output.quiet));
-    let mut run = Run::new(Arc::new(client), output, notes, id);
     let exit = run.follow(&mut signals).await?;
     if !run.terminated {
         run.write_answer();
@@ -99,33 +111,32 @@ impl Signals {
     }
 }
 
-/// Left before the answer to the submission came.
+/// Left before the answer to the call came.
 fn left_early(exit: u8, key: &str) -> Failure {
-    let message = format!("left before the scheduler answered: the task may have been submitted (key {key})");
+    let message = format!("left before the scheduler answered: the task may have been made (key {key})");
     Failure::new(exit, message)
 }
 
-/// Submits, and notes whether Ctrl-C was pressed meanwhile. A second Ctrl-C does not wait for the answer.
-async fn submit(
-    client: &Client,
-    (request, trace): (v1::SubmitRequest, Option<String>),
+/// Waits for the answer, and notes whether Ctrl-C was pressed meanwhile. A second Ctrl-C does not wait for it.
+async fn answered(
+    call: impl Future<Output = Result<Started, Failure>>,
+    key: &str,
     signals: &mut Signals,
     notes: &Notes,
-) -> Result<(v1::SubmitResult, bool), Failure> {
-    let key = request.items.first().map(|item| item.key.clone()).unwrap_or_default();
+) -> Result<(Started, bool), Failure> {
     let mut interrupted: Option<Instant> = None;
-    let mut submit = std::pin::pin!(client.submit(request, trace.as_deref()));
+    let mut call = std::pin::pin!(call);
     loop {
         tokio::select! {
-            result = &mut submit => return result.map(|result| (result, interrupted.is_some())),
+            result = &mut call => return result.map(|started| (started, interrupted.is_some())),
             told = signals.next() => match (told, interrupted) {
-                (Told::Terminate, _) => return Err(left_early(exit_code::TERMINATED, &key)),
+                (Told::Terminate, _) => return Err(left_early(exit_code::TERMINATED, key)),
                 (Told::Interrupt, None) => {
                     interrupted = Some(Instant::now());
                     notes.line("the task is cancelled as soon as the scheduler answers; press Ctrl-C again to leave it");
                 }
                 (Told::Interrupt, Some(first)) if first.elapsed() < INTERRUPTS_APART => {}
-                (Told::Interrupt, Some(_)) => return Err(left_early(exit_code::INTERRUPTED, &key)),
+                (Told::Interrupt, Some(_)) => return Err(left_early(exit_code::INTERRUPTED, key)),
             },
         }
     }

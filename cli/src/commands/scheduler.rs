@@ -110,6 +110,8 @@ pub fn config(
     config.renew_tokens = store.renew_tokens;
     config.allow_unsafe_database = store.allow_unsafe_database;
     config.connections = store.connections;
+    config.jobs.clone_from(&store.jobs);
+    config.zone.clone_from(&store.zone);
     config.timing = Timing {
         beat: cluster.beat,
         lost_after: cluster.lost_after,

@@ -68,6 +68,7 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
         ),
     }
     lines.push(format!("since     {}", text::full_time(status.since_ms)));
+    lines.extend(fires(status));
     if status.ended_badly.is_empty() {
         lines.push("ended badly  nothing".into());
     }
@@ -84,6 +85,37 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
     } else {
         lines.push("needs a person:".into());
         lines.extend(status.attention.iter().map(|line| format!("  * {}", text::clean(line))));
+    }
+    lines
+}
+
+/// What became of the fires of jobs; nothing where none was expected.
+fn fires(status: &v1::StatusResponse) -> Vec<String> {
+    let counts = status.occurrences.unwrap_or_default();
+    let mut lines = Vec::new();
+    if counts.expected > 0 {
+        let late = match counts.late {
+            0 => String::new(),
+            late => format!(" ({late} of them late)"),
+        };
+        lines.push(format!(
+            "fires     {} expected: {} fired{late}, {} coalesced, {} skipped",
+            counts.expected, counts.fired, counts.coalesced, counts.skipped
+        ));
+    }
+    for skipped in &status.skipped {
+        let until = if skipped.to_ms > skipped.from_ms {
+            format!(" to {}", text::full_time(skipped.to_ms))
+        } else {
+            String::new()
+        };
+        let job = text::clean(&skipped.job);
+        lines.push(format!(
+            "  {:>6}  skipped, {}: {job}, {}{until}",
+            skipped.fires,
+            text::clean(&skipped.reason).replace('_', " "),
+            text::full_time(skipped.from_ms),
+        ));
     }
     lines
 }
@@ -112,8 +144,24 @@ mod tests {
             }],
             ..v1::StatusResponse::default()
         };
+        status.occurrences = Some(v1::OccurrenceCounts {
+            expected: 9,
+            fired: 6,
+            late: 1,
+            coalesced: 1,
+            skipped: 2,
+            ..v1::OccurrenceCounts::default()
+        });
+        status.skipped.push(v1::SkippedFires {
+            job: "report".into(),
+            reason: "backlog_full".into(),
+            fires: 2,
+            ..v1::SkippedFires::default()
+        });
         let calm = screen(&status).join("\n");
         for part in [
+            "9 expected: 6 fired (1 of them late), 1 coalesced, 2 skipped",
+            "2  skipped, backlog full: report",
             "3 queued",
             "1 ready",
             "1 lost",

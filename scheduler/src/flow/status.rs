@@ -4,7 +4,8 @@ use super::alarms;
 use crate::context::Context;
 use crate::store::StoreError;
 use crate::store::jobs::watch::LateRow;
-use crate::store::status::{BadRow, HostRow, ReplicaRow};
+use crate::store::status::{BadRow, HostRow, JobsStatus, ReplicaRow, TroubleRow};
+use std::collections::BTreeSet;
 use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::host_fault::words;
 use systole_shared::policy::lane::{Lane, serves};
@@ -16,6 +17,10 @@ use systole_shared::time::format_utc;
 const REPLICA_MS: i64 = 15_000;
 /// The newest tasks of each state that are looked at.
 const ENDS_MAX: i64 = 10_000;
+/// The newest rows of the ledger that are looked at.
+const LEDGER_MAX: i64 = 100_000;
+/// A fire is late beyond this.
+const LATE_MS: i64 = 5_000;
 /// Lines of one kind.
 const LINES_MAX: usize = 20;
 
@@ -52,6 +57,7 @@ pub struct ClusterStatus {
     pub running: i64,
     pub since_ms: i64,
     pub ended_badly: Vec<BadRow>,
+    pub jobs: JobsStatus,
     /// What needs a person, one sentence each.
     pub attention: Vec<String>,
     pub frozen: Vec<Freeze>,
@@ -71,11 +77,19 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
     let rows = ctx.db.host_states().await?;
     let live = ctx.metrics.live_tasks(&ctx.db).await?;
     let ended_badly = ctx.db.ended_badly(since_ms, ENDS_MAX).await?;
+    let jobs = ctx.db.jobs_status(since_ms, LEDGER_MAX, LATE_MS).await?;
     let mut attention: Vec<String> = alarms::open(ctx)
         .await?
         .into_iter()
         .map(|alarm| alarm.message)
         .collect();
+    // Replicas with the same folder say the same.
+    let faults: BTreeSet<String> = replicas.iter().flat_map(ReplicaRow::job_faults).collect();
+    attention.extend(bounded(
+        faults.into_iter().map(|fault| format!("job files: {fault}")).collect(),
+    ));
+    attention.extend(bounded(jobs.in_error.iter().map(in_error).collect()));
+    attention.extend(bounded(jobs.held.iter().map(held).collect()));
     let (hosts, unwell) = count_hosts(&rows, ctx.lost_after_ms());
     attention.extend(bounded(unwell));
     let (lanes, targets) = ctx.db.work().await?;
@@ -112,6 +126,7 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
         running: of(TaskState::Running).map_or(0, |row| row.count),
         since_ms,
         ended_badly,
+        jobs,
         attention,
         frozen: view.freezes.clone(),
         late,
@@ -126,6 +141,21 @@ fn late_line(row: &LateRow) -> String {
         format_utc(row.since_ms),
         row.words,
         row.job
+    )
+}
+
+fn in_error(row: &TroubleRow) -> String {
+    let name = format!("{}/{}", row.job, row.what);
+    format!(
+        "trigger {name} is in ERROR and does not fire: {}. When its cause is gone: systole trigger reset {name}",
+        row.detail
+    )
+}
+
+fn held(row: &TroubleRow) -> String {
+    format!(
+        "job {} has a place that is held: nobody saw the processes of task {} on {} end. It is free when the host is back with empty hands",
+        row.job, row.what, row.detail
     )
 }
 

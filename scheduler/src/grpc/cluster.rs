@@ -186,6 +186,7 @@ fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let small = |count: i64| u32::try_from(count).unwrap_or(0);
     let large = |count: i64| u64::try_from(count).unwrap_or(0);
+    let counts = status.jobs.counts;
     v1::StatusResponse {
         replicas: status
             .replicas
@@ -232,5 +233,25 @@ fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
             })
             .collect(),
         alarms_undelivered: large(status.alarms_undelivered),
+        occurrences: Some(v1::OccurrenceCounts {
+            expected: large(counts.fired) + large(counts.coalesced) + large(counts.skipped),
+            fired: large(counts.fired),
+            coalesced: large(counts.coalesced),
+            skipped: large(counts.skipped),
+            late: large(counts.late),
+            asked_for: large(counts.asked_for),
+        }),
+        skipped: status
+            .jobs
+            .skipped
+            .into_iter()
+            .map(|row| v1::SkippedFires {
+                job: row.job,
+                reason: row.reason,
+                fires: large(row.fires),
+                from_ms: time_to_wire(row.from_ms),
+                to_ms: time_to_wire(row.to_ms),
+            })
+            .collect(),
     }
 }

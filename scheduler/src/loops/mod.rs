@@ -7,6 +7,7 @@ pub mod callbacks;
 pub mod chains;
 pub mod expire;
 pub mod fire;
+pub mod job_files;
 pub mod lateness;
 pub mod life_sign;
 pub mod poll;

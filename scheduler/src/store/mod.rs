@@ -73,6 +73,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         jobs::ledger::STATEMENTS,
         jobs::recover::STATEMENTS,
         jobs::routes::STATEMENTS,
+        jobs::runs::STATEMENTS,
         jobs::sets::STATEMENTS,
         jobs::settle::STATEMENTS,
         jobs::slots::STATEMENTS,

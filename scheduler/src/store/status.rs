@@ -1,6 +1,6 @@
 //! What `systole status` reads: replicas, the database, hosts, and what ended badly. Each statement is bounded.
 
-use super::db::Db;
+use super::db::{Class, Db};
 use super::error::StoreError;
 use super::sql::{Dialect, Sql};
 
@@ -9,7 +9,12 @@ const ROWS_MAX: i64 = 10_000;
 
 static REPLICAS: Sql = Sql::new(
     "replicas",
-    "SELECT name, version FROM replica WHERE seen_ms > {now} - $1 ORDER BY name LIMIT 1000",
+    "SELECT name, version, job_faults FROM replica WHERE seen_ms > {now} - $1 ORDER BY name LIMIT 1000",
+);
+static PUT_JOB_FAULTS: Sql = Sql::new(
+    "put_job_faults",
+    "INSERT INTO replica (name, version, seen_ms, job_faults) VALUES ($1, $2, {now}, $3) \
+     ON CONFLICT (name) DO UPDATE SET job_faults = excluded.job_faults",
 );
 static SIZE_POSTGRES: Sql = Sql::new(
     "size_postgres",
@@ -38,12 +43,58 @@ static ENDED_BADLY: Sql = Sql::new(
      WHERE ended_at_ms >= $1 AND retried_by IS NULL GROUP BY kind ORDER BY kind",
 );
 
-pub static STATEMENTS: &[&Sql] = &[&REPLICAS, &HOST_STATES, &ENDED_BADLY];
+/// What became of the fires that were expected, of the newest rows of the ledger.
+static OCCURRENCES: Sql = Sql::new(
+    "occurrences_since",
+    "SELECT CAST(COALESCE(sum(CASE WHEN verdict = 'fired' AND reason <> 'manual' THEN fires END), 0) AS BIGINT) AS fired, \
+       CAST(COALESCE(sum(CASE WHEN verdict = 'coalesced' THEN fires END), 0) AS BIGINT) AS coalesced, \
+       CAST(COALESCE(sum(CASE WHEN verdict = 'skipped' THEN fires END), 0) AS BIGINT) AS skipped, \
+       CAST(COALESCE(sum(CASE WHEN verdict = 'fired' AND reason IN ('schedule', 'misfire') AND at_ms - scheduled_ms > $3 \
+         THEN fires END), 0) AS BIGINT) AS late, \
+       CAST(COALESCE(sum(CASE WHEN verdict = 'fired' AND reason = 'manual' THEN fires END), 0) AS BIGINT) AS asked_for \
+     FROM (SELECT verdict, reason, fires, scheduled_ms, at_ms FROM occurrence WHERE at_ms >= $1 ORDER BY at_ms DESC LIMIT $2) AS x",
+);
+static SKIPPED: Sql = Sql::new(
+    "skipped_since",
+    "SELECT j.name AS job, x.reason, CAST(sum(x.fires) AS BIGINT) AS fires, min(x.scheduled_ms) AS from_ms, max(x.until_ms) AS to_ms \
+     FROM (SELECT job_id, verdict, reason, fires, scheduled_ms, until_ms FROM occurrence WHERE at_ms >= $1 \
+       ORDER BY at_ms DESC LIMIT $2) AS x JOIN job AS j ON {is:j.id,x.job_id} \
+     WHERE x.verdict = 'skipped' GROUP BY j.name, x.reason ORDER BY fires DESC, j.name, x.reason LIMIT 20",
+);
+static IN_ERROR: Sql = Sql::new(
+    "triggers_in_error",
+    "SELECT j.name AS job, t.name AS what, t.error AS detail FROM job_trigger AS t JOIN job AS j ON {is:j.id,t.job_id} \
+     WHERE t.phase = 'error' ORDER BY j.name, t.name LIMIT 1000",
+);
+static HELD: Sql = Sql::new(
+    "held_places",
+    "SELECT substr(resource, 5) AS job, CAST(lost_task_id AS TEXT) AS what, lost_host AS detail FROM slot \
+     WHERE lost_host IS NOT NULL AND resource LIKE 'job:%' ORDER BY resource, n LIMIT 1000",
+);
+
+pub static STATEMENTS: &[&Sql] = &[
+    &REPLICAS,
+    &PUT_JOB_FAULTS,
+    &HOST_STATES,
+    &ENDED_BADLY,
+    &OCCURRENCES,
+    &SKIPPED,
+    &IN_ERROR,
+    &HELD,
+];
 
 #[derive(Clone, Debug, sqlx::FromRow)]
 pub struct ReplicaRow {
     pub name: String,
     pub version: String,
+    job_faults: String,
+}
+
+impl ReplicaRow {
+    /// What was wrong in the job files that it read at its start.
+    pub fn job_faults(&self) -> Vec<String> {
+        serde_json::from_str(&self.job_faults).unwrap_or_default()
+    }
 }
 
 #[derive(Clone, Debug, sqlx::FromRow)]
@@ -74,11 +125,62 @@ pub struct BadRow {
     pub newest: i64,
 }
 
+/// Fires, by their verdicts.
+#[derive(Clone, Copy, Debug, Default, sqlx::FromRow)]
+pub struct OccurrenceCounts {
+    pub fired: i64,
+    pub coalesced: i64,
+    pub skipped: i64,
+    pub late: i64,
+    pub asked_for: i64,
+}
+
+/// Fires of one job that were left out for one reason.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct SkippedRow {
+    pub job: String,
+    pub reason: String,
+    pub fires: i64,
+    pub from_ms: i64,
+    pub to_ms: i64,
+}
+
+/// Something of a job that needs a person: a trigger and its error, or a task and its host.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct TroubleRow {
+    pub job: String,
+    pub what: String,
+    pub detail: String,
+}
+
+/// What `systole status` says of jobs.
+#[derive(Clone, Debug, Default)]
+pub struct JobsStatus {
+    pub counts: OccurrenceCounts,
+    pub skipped: Vec<SkippedRow>,
+    pub in_error: Vec<TroubleRow>,
+    pub held: Vec<TroubleRow>,
+}
+
 impl Db {
     /// Replicas that wrote within the last `within_ms`.
     pub async fn replicas(&self, within_ms: i64) -> Result<Vec<ReplicaRow>, StoreError> {
         self.read("replicas", move |tx| {
             Box::pin(async move { tx.all(&REPLICAS, vec![within_ms.into()]).await })
+        })
+        .await
+    }
+
+    /// Replaces what was wrong in the job files of a replica.
+    pub async fn put_job_faults(&self, replica: String, faults: Vec<String>) -> Result<(), StoreError> {
+        let text = serde_json::Value::from(faults).to_string();
+        self.write("put_job_faults", Class::Api, move |tx| {
+            let args = vec![
+                replica.clone().into(),
+                env!("CARGO_PKG_VERSION").into(),
+                text.clone().into(),
+            ];
+            Box::pin(async move { tx.exec(&PUT_JOB_FAULTS, args).await.map(drop) })
         })
         .await
     }
@@ -99,6 +201,24 @@ impl Db {
     pub async fn host_states(&self) -> Result<Vec<HostRow>, StoreError> {
         self.read("host_states", |tx| {
             Box::pin(async move { tx.all(&HOST_STATES, vec![ROWS_MAX.into()]).await })
+        })
+        .await
+    }
+
+    /// Of jobs, with verdicts since then, of the newest `look_at` rows of the ledger.
+    pub async fn jobs_status(&self, since_ms: i64, look_at: i64, late_ms: i64) -> Result<JobsStatus, StoreError> {
+        self.read("jobs_status", move |tx| {
+            Box::pin(async move {
+                let newest = || vec![since_ms.into(), look_at.into()];
+                Ok(JobsStatus {
+                    counts: tx
+                        .one(&OCCURRENCES, vec![since_ms.into(), look_at.into(), late_ms.into()])
+                        .await?,
+                    skipped: tx.all(&SKIPPED, newest()).await?,
+                    in_error: tx.all(&IN_ERROR, vec![]).await?,
+                    held: tx.all(&HELD, vec![]).await?,
+                })
+            })
         })
         .await
     }

@@ -1,6 +1,7 @@
 //! Definitions as TOML, for people to go on with.
 
 use super::definition::JobSpec;
+use crate::trigger::calendar::CalendarSpec;
 use serde_json::{Map, Value};
 
 /// A text as TOML writes it: as it is where it can be, else escaped.
@@ -95,6 +96,15 @@ pub fn job(spec: &JobSpec) -> String {
     out
 }
 
+/// A `[[calendar]]`.
+pub fn calendar(spec: &CalendarSpec) -> String {
+    let mut out = String::from("[[calendar]]\n");
+    if let Ok(Value::Object(map)) = serde_json::to_value(spec) {
+        fields(&mut out, &map);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,5 +122,16 @@ mod tests {
         let file = JobFile::read(&written, Syntax::Toml);
         assert_eq!(file.faults, [], "{written}");
         assert_eq!(file.jobs[0].spec, spec, "{written}");
+    }
+
+    #[test]
+    fn a_calendar_reads_back_the_same() {
+        let spec: CalendarSpec = serde_json::from_str(
+            r#"{"name":"c","zone":"Europe/Berlin","dates":["2026-12-24"],"ranges":[{"from":"2027-01-01","to":"2027-01-06"}],"weekly":["sat"]}"#,
+        )
+        .expect("spec");
+        let file = JobFile::read(&calendar(&spec), Syntax::Toml);
+        assert_eq!(file.faults, []);
+        assert_eq!(file.calendars[0].spec, spec);
     }
 }

@@ -222,6 +222,11 @@ impl TriggerSpec {
         }
     }
 
+    /// Whether its times are meant in a zone.
+    pub fn takes_zone(&self) -> bool {
+        self.manual.is_none() && self.after.is_none()
+    }
+
     /// Fields that say nothing for the kind are a mistake, not a decoration.
     fn check_fields(&self, kind: &str) -> Result<(), Invalid> {
         let local = matches!(kind, "cron" | "rrule" | "interval_in_window" | "custom");

@@ -266,6 +266,7 @@ async fn a_deleted_job_cancels_what_waits(db: TestDb) {
     let request = v1::DeleteJobsRequest {
         names: vec!["a".into()],
         reason: String::new(),
+        ..v1::DeleteJobsRequest::default()
     };
     let deleted = replica
         .jobs()

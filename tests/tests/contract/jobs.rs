@@ -151,6 +151,7 @@ async fn a_definition_is_created_then_unchanged_then_changed(db: TestDb) {
     let request = v1::DeleteJobsRequest {
         names: vec!["a".into(), "b".into()],
         reason: String::new(),
+        ..v1::DeleteJobsRequest::default()
     };
     let deleted = replica
         .jobs()

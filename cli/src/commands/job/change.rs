@@ -1,17 +1,13 @@
-//! `systole job pause`, `resume`, `rm` and `trigger`.
+//! `systole job pause`, `resume` and `rm`.
 
-use crate::args::{Format, Global, JobPauseArgs, JobResumeArgs, JobRmArgs, JobTriggerArgs};
+use crate::args::{Format, Global, JobPauseArgs, JobResumeArgs, JobRmArgs};
 use crate::client::Client;
-use crate::commands::run::follow_task;
-use crate::exit_code;
 use crate::failure::Failure;
-use crate::output::{self, Output, json, text};
+use crate::output::{self, Output, json};
 use serde::Serialize;
-use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use systole_proto::convert::time_to_wire;
 use systole_proto::v1;
-use uuid::Uuid;
 
 #[derive(Serialize)]
 struct Line {
@@ -97,6 +93,7 @@ pub async fn rm(global: &Global, args: &JobRmArgs) -> Result<u8, Failure> {
     let request = v1::DeleteJobsRequest {
         names: args.names.clone(),
         reason: args.reason.clone().unwrap_or_default(),
+        expected_version: args.plan_version.unwrap_or(0),
     };
     let results = Client::new(global)?.delete_jobs(request).await?;
     let line = |(name, result): (&String, &v1::DeleteJobResult)| Line {
@@ -117,82 +114,9 @@ pub async fn rm(global: &Global, args: &JobRmArgs) -> Result<u8, Failure> {
     ))
 }
 
-/// `KEY=VALUE`: JSON where it is JSON, else a text.
-fn data(pairs: &[(String, String)]) -> String {
-    if pairs.is_empty() {
-        return String::new();
-    }
-    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
-    let map: Map<String, Value> = pairs.iter().map(|(key, text)| (key.clone(), value(text))).collect();
-    Value::Object(map).to_string()
-}
-
-#[derive(Serialize)]
-struct Triggered {
-    id: String,
-    existing: bool,
-    waiting: bool,
-}
-
-pub async fn trigger(global: &Global, args: &JobTriggerArgs) -> Result<u8, Failure> {
-    let output = Output::new(global);
-    let client = Client::new(global)?;
-    let response = client
-        .trigger_job(v1::TriggerJobRequest {
-            job: args.job.clone(),
-            trigger: args.trigger.clone().unwrap_or_default(),
-            data: data(&args.data),
-            scheduled_at_ms: args.scheduled.map_or(0, time_to_wire),
-            // A call whose answer was lost is repeated: it must not run twice.
-            key: args.key.clone().unwrap_or_else(|| Uuid::new_v4().to_string()),
-            reason: args.reason.clone().unwrap_or_default(),
-        })
-        .await?;
-    output::submitted(response.task_id);
-    if args.detach {
-        let answer = Triggered {
-            id: response.task_id.to_string(),
-            existing: response.existing,
-            waiting: response.waiting,
-        };
-        match output.format {
-            Format::Json => json::document(&answer),
-            Format::Jsonl => json::object(&answer),
-            Format::Id | Format::Table | Format::Wide => output::line(&answer.id),
-        }
-        return Ok(exit_code::OK);
-    }
-    if response.waiting {
-        let job = text::clean(&args.job);
-        output.note(&format!(
-            "task {}  waits for its turn: {job} still runs",
-            response.task_id
-        ));
-    }
-    follow_task(client, output, response.task_id).await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn data_of_the_command_line_are_json_where_they_look_like_it() {
-        let pairs = [
-            ("table", "quotes"),
-            ("n", "7"),
-            ("list", "[1,2]"),
-            ("text", "a b"),
-            ("quoted", "\"7\""),
-        ];
-        let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let value: Value = serde_json::from_str(&data(&pairs)).expect("json");
-        assert_eq!(
-            value,
-            serde_json::json!({"table": "quotes", "n": 7, "list": [1, 2], "text": "a b", "quoted": "7"})
-        );
-        assert_eq!(data(&[]), "");
-    }
 
     #[test]
     fn a_resume_says_how_much_was_left_out() {

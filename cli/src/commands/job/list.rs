@@ -1,7 +1,7 @@
-//! `systole job ls`, `show` and `next`: the jobs that a scheduler has.
+//! `systole job ls` and `show`: the jobs that a scheduler has.
 
-use super::words::{job_zone, pause, trigger_zone, wire_fire};
-use crate::args::{Format, Global, JobLsArgs, JobNextArgs, JobShowArgs};
+use super::words::{job_zone, pause, spec_in_zones, trigger_zone, wire_fire};
+use crate::args::{Format, Global, JobLsArgs, JobShowArgs};
 use crate::client::Client;
 use crate::exit_code;
 use crate::failure::Failure;
@@ -10,24 +10,23 @@ use crate::output::{self, Output, json, text};
 use serde::Serialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use systole_proto::convert::time_to_wire;
+use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
 use systole_shared::job::{JobSpec, write};
+use systole_shared::task::TaskState;
 use systole_shared::time::format_utc;
 
 const PAGE: u32 = 1_000;
-const FIRES_MAX: u64 = 1_000;
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     Column::cut("JOB", 8),
     Column::cut("STATE", 6),
     Column::cut("TRIGGERS", 6).droppable(2),
+    Column::cut("LAST RUN", 8).droppable(1),
     Column::whole("NEXT FIRE").droppable(1),
     Column::whole("RUNS").droppable(3),
     Column::whole("WAITS").droppable(3),
 ];
-
-const NEXT_COLUMNS: [Column; 3] = [Column::whole("FIRE"), Column::cut("JOB", 8), Column::cut("TRIGGER", 6)];
 
 /// A job as data.
 #[derive(Serialize)]
@@ -52,6 +51,9 @@ struct Line {
     /// Why no live runner can take its runs.
     #[serde(skip_serializing_if = "String::is_empty")]
     unserved: String,
+    /// The newest run that is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_run: Option<LastLine>,
     #[serde(skip_serializing_if = "Option::is_none")]
     changed_at: Option<String>,
     changed_by: String,
@@ -61,7 +63,18 @@ struct Line {
 }
 
 #[derive(Serialize)]
-struct PauseLine {
+struct LastLine {
+    /// The task that it ended with.
+    task: String,
+    state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<json::Outcome>,
+    scheduled_at: Option<String>,
+    ended_at: Option<String>,
+}
+
+#[derive(Serialize)]
+pub struct PauseLine {
     by: String,
     reason: String,
     since: Option<String>,
@@ -73,6 +86,9 @@ struct TriggerLine {
     name: String,
     kind: String,
     state: String,
+    /// In which its times are meant.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    zone: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     error: String,
     next: Option<String>,
@@ -81,11 +97,11 @@ struct TriggerLine {
     pause: Option<PauseLine>,
 }
 
-fn utc(ms: u64) -> Option<String> {
+pub fn utc(ms: u64) -> Option<String> {
     i64::try_from(ms).ok().filter(|&ms| ms > 0).map(format_utc)
 }
 
-fn pause_line(pause: Option<&v1::Pause>) -> Option<PauseLine> {
+pub fn pause_line(pause: Option<&v1::Pause>) -> Option<PauseLine> {
     pause.filter(|pause| pause.paused).map(|pause| PauseLine {
         by: pause.by.clone(),
         reason: pause.reason.clone(),
@@ -94,15 +110,12 @@ fn pause_line(pause: Option<&v1::Pause>) -> Option<PauseLine> {
     })
 }
 
-fn spec(job: &v1::Job) -> JobSpec {
-    serde_json::from_str(&job.json).unwrap_or_default()
-}
-
 fn line(job: &v1::Job) -> Line {
     let triggers = job.triggers.iter().map(|trigger| TriggerLine {
         name: trigger.name.clone(),
         kind: trigger.kind.clone(),
         state: trigger.state.clone(),
+        zone: trigger.zone.clone(),
         error: trigger.error.clone(),
         next: utc(trigger.next_at_ms),
         fires: trigger.fires,
@@ -126,10 +139,30 @@ fn line(job: &v1::Job) -> Line {
             .map(|unproven| unproven.task_id.to_string())
             .collect(),
         unserved: job.unserved.clone(),
+        last_run: job.last_run.as_ref().map(last_line),
         changed_at: utc(job.changed_at_ms),
         changed_by: job.changed_by.clone(),
         definition: serde_json::from_str(&job.json).unwrap_or_default(),
         code_definition: serde_json::from_str(&job.code_json).ok(),
+    }
+}
+
+fn last_line(last: &v1::LastRun) -> LastLine {
+    LastLine {
+        task: last.task_id.to_string(),
+        state: text::state_name(last.state),
+        outcome: last.outcome.as_ref().map(Into::into),
+        scheduled_at: utc(last.scheduled_at_ms),
+        ended_at: utc(last.ended_at_ms),
+    }
+}
+
+/// How the newest run that is over ended: `FINISHED`, or why not.
+fn last_in_words(last: Option<&v1::LastRun>) -> String {
+    let Some(last) = last else { return String::new() };
+    match (state_from_wire(last.state), &last.outcome) {
+        (Some(TaskState::Failed), Some(outcome)) => format!("FAILED {}", text::outcome(outcome)),
+        _ => text::state_name(last.state),
     }
 }
 
@@ -169,7 +202,7 @@ fn soonest(job: &v1::Job) -> Option<(&v1::TriggerStatus, u64)> {
 }
 
 fn row(job: &v1::Job) -> Vec<Text> {
-    let spec = spec(job);
+    let spec = spec_in_zones(job);
     let is_paused = job.pause.as_ref().is_some_and(|pause| pause.paused);
     let next = soonest(job)
         .filter(|_| !is_paused && job.frozen.is_empty())
@@ -179,6 +212,7 @@ fn row(job: &v1::Job) -> Vec<Text> {
         plain(job.name.as_str()),
         plain(state(job)),
         plain(kinds.join(", ")),
+        plain(last_in_words(job.last_run.as_ref())),
         plain(next.unwrap_or_default()),
         plain(job.running.len().to_string()),
         plain(job.waiting.to_string()),
@@ -227,7 +261,7 @@ pub async fn ls(global: &Global, args: &JobLsArgs) -> Result<u8, Failure> {
 
 /// Everything about a job, for people.
 fn in_full(job: &v1::Job) -> String {
-    let spec = spec(job);
+    let spec = spec_in_zones(job);
     let zone = job_zone(&spec);
     let mut out = String::new();
     let mut fact = |name: &str, value: String| {
@@ -254,6 +288,11 @@ fn in_full(job: &v1::Job) -> String {
         format!("{}{by}, version {}", wire_fire(&zone, job.changed_at_ms), job.version),
     );
     fact("fingerprint", job.fingerprint.clone());
+    if let Some(last) = &job.last_run {
+        let at = wire_fire(&zone, last.ended_at_ms);
+        let words = last_in_words(Some(last));
+        fact("last run", format!("{words} {at}, task {}", last.task_id));
+    }
     fact(
         "running",
         job.running
@@ -298,13 +337,14 @@ fn in_full(job: &v1::Job) -> String {
     }
     out.push('\n');
     // Line by line: the definition has newlines of its own.
-    for line in write::job(&spec).lines() {
+    let written: JobSpec = serde_json::from_str(&job.json).unwrap_or_default();
+    for line in write::job(&written).lines() {
         out.push_str(&text::clean(line));
         out.push('\n');
     }
     if let Ok(code) = serde_json::from_str::<JobSpec>(&job.code_json) {
         out.push_str("\n# The file says:\n");
-        for change in systole_shared::job::diff::diff(&code, &spec) {
+        for change in systole_shared::job::diff::diff(&code, &written) {
             let value = change.before.unwrap_or_else(|| "(not set)".into());
             out.push_str(&format!("# {} = {}\n", text::clean(&change.field), text::clean(&value)));
         }
@@ -322,49 +362,6 @@ pub async fn show(global: &Global, args: &JobShowArgs) -> Result<u8, Failure> {
         Format::Table | Format::Wide => output::data(in_full(&job).as_bytes()),
     }
     Ok(exit_code::OK)
-}
-
-#[derive(Serialize)]
-struct ComingLine {
-    at: Option<String>,
-    job: String,
-    trigger: String,
-}
-
-pub async fn next(global: &Global, args: &JobNextArgs) -> Result<u8, Failure> {
-    let output = Output::new(global);
-    let client = Client::new(global)?;
-    let response = client
-        .next_fires(v1::NextRequest {
-            job: args.job.clone().unwrap_or_default(),
-            until_ms: args.until.map_or(0, time_to_wire),
-            limit: u32::try_from(args.limit.min(FIRES_MAX)).unwrap_or(0),
-        })
-        .await?;
-    let lines = response.coming.iter().map(|coming| ComingLine {
-        at: utc(coming.scheduled_at_ms),
-        job: coming.job.clone(),
-        trigger: coming.trigger.clone(),
-    });
-    match output.format {
-        Format::Json => json::document(&BTreeMap::from([("coming", lines.collect::<Vec<_>>())])),
-        Format::Jsonl => lines.for_each(|line| json::object(&line)),
-        Format::Id => lines.for_each(|line| output::line(&text::clean(&line.job))),
-        Format::Table | Format::Wide => {
-            // One clock for all of them: that of whoever looks.
-            let row = |coming: &v1::Coming| {
-                let at = text::full_time(coming.scheduled_at_ms);
-                vec![plain(at), plain(coming.job.as_str()), plain(coming.trigger.as_str())]
-            };
-            let rows: Vec<_> = response.coming.iter().map(row).collect();
-            table::print(&NEXT_COLUMNS, &rows, &output);
-        }
-    }
-    Ok(if response.coming.is_empty() {
-        exit_code::NO
-    } else {
-        exit_code::OK
-    })
 }
 
 #[cfg(test)]

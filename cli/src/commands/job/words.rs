@@ -20,6 +20,24 @@ pub fn trigger_zone(spec: &JobSpec, name: &str) -> Zone {
     found.map_or_else(Zone::utc, |(_, trigger)| zone_of(trigger))
 }
 
+/// The definition of a job, each of its triggers with the zone that its times are meant in; for showing times, not for writing.
+pub fn spec_in_zones(job: &v1::Job) -> JobSpec {
+    let mut spec: JobSpec = serde_json::from_str(&job.json).unwrap_or_default();
+    let names = trigger_names(&spec.trigger);
+    for (trigger, name) in spec.trigger.iter_mut().zip(names) {
+        let status = job.triggers.iter().find(|status| status.name == name);
+        if let Some(status) = status.filter(|status| !status.zone.is_empty()) {
+            trigger.zone = Some(status.zone.clone());
+        }
+    }
+    spec
+}
+
+/// The zone with this name; UTC for none.
+pub fn zone_named(name: &str) -> Zone {
+    Zone::parse(name).unwrap_or_else(|_| Zone::utc())
+}
+
 /// The zone to show the times of a job in: that of its first trigger.
 pub fn job_zone(spec: &JobSpec) -> Zone {
     spec.trigger.first().map_or_else(Zone::utc, zone_of)

@@ -1,5 +1,6 @@
 //! Deleting a job: its triggers go, what waits is cancelled, what runs goes on.
 
+use super::apply::unexpected;
 use super::{Refusal, no_such_job};
 use crate::context::Context;
 use crate::flow::cancel::cancel;
@@ -12,19 +13,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use systole_shared::task::{Outcome, OutcomeKind, Transition};
 
-/// Deletes a job. Returns the tasks that were cancelled.
-pub async fn delete(ctx: &Context, name: &str, by: &str, reason: &str) -> Result<Vec<i64>, Refusal> {
+/// Deletes a job, if it has the version that is expected (0: any). Returns the tasks that were cancelled.
+pub async fn delete(ctx: &Context, name: &str, expected: i64, by: &str, reason: &str) -> Result<Vec<i64>, Refusal> {
     let args = Arc::new((name.to_owned(), by.to_owned(), reason.to_owned()));
     let done = ctx
         .db
         .write("delete_job", Class::Api, move |tx| {
             let args = Arc::clone(&args);
-            Box::pin(async move { transact(tx, &args.0, &args.1, &args.2).await })
+            Box::pin(async move { transact(tx, &args.0, expected, &args.1, &args.2).await })
         })
         .await?;
-    let Some((ended, retries)) = done else {
-        return Err(no_such_job(name));
-    };
+    let (ended, retries) = done?;
     let mut cancelled = ended.ids.clone();
     crate::flow::after_end(ctx, &ended);
     // Retries that wait for their time are no business of the job's row: each is cancelled like by hand.
@@ -36,14 +35,26 @@ pub async fn delete(ctx: &Context, name: &str, by: &str, reason: &str) -> Result
     Ok(cancelled)
 }
 
-async fn transact(tx: &mut Tx, name: &str, by: &str, reason: &str) -> Result<Option<(Ended, Vec<i64>)>, StoreError> {
+/// What ended, and the retries that are left to cancel.
+type Deleted = (Ended, Vec<i64>);
+
+async fn transact(
+    tx: &mut Tx,
+    name: &str,
+    expected: i64,
+    by: &str,
+    reason: &str,
+) -> Result<Result<Deleted, Refusal>, StoreError> {
     let Some(job) = store::by_name(tx, &[name]).await?.pop() else {
-        return Ok(None);
+        return Ok(Err(no_such_job(name)));
     };
     let rows = triggers::lock_of_jobs(tx, &[job.id]).await?;
     let places = Places::lock(tx, &[job.id], &BTreeSet::new()).await?;
-    if !places.jobs.contains_key(&job.id) {
-        return Ok(None);
+    let Some(locked) = places.jobs.get(&job.id) else {
+        return Ok(Err(no_such_job(name)));
+    };
+    if let Some(refusal) = unexpected(name, locked.version, expected) {
+        return Ok(Err(refusal));
     }
     let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
     triggers::delete(tx, &ids).await?;
@@ -65,5 +76,5 @@ async fn transact(tx: &mut Tx, name: &str, by: &str, reason: &str) -> Result<Opt
     let ended = finish::end_tasks(tx, &ends).await?;
     let retries = store::created_retries(tx, job.id).await?;
     audit(tx, by, "job delete", name, reason).await?;
-    Ok(Some((ended, retries)))
+    Ok(Ok((ended, retries)))
 }

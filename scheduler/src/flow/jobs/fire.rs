@@ -2,11 +2,12 @@
 
 use crate::context::Context;
 use crate::store::finish::Ended;
+use crate::store::jobs::compiled::{self, ReadJob};
 use crate::store::jobs::launch::{self, Launched, Wish};
 use crate::store::jobs::ledger::{self, Entry};
 use crate::store::jobs::slots::Places;
 use crate::store::jobs::triggers::{self, TriggerRow};
-use crate::store::jobs::{self as store, JobRow, compiled, health, settle};
+use crate::store::jobs::{self as store, JobRow, health, settle};
 use crate::store::{Class, StoreError, Tx, freeze};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,7 +51,7 @@ async fn fire(tx: &mut Tx, until_ms: i64) -> Result<(usize, Ended), StoreError> 
     let freezes = freeze::since(tx, judged_ms).await?;
     let job_ids: BTreeSet<i64> = rows.iter().map(|row| row.job_id).collect();
     let job_ids: Vec<i64> = job_ids.into_iter().collect();
-    let jobs: HashMap<i64, (JobRow, Result<Job, String>)> = store::by_id(tx, &job_ids)
+    let jobs: HashMap<i64, (JobRow, Result<ReadJob, String>)> = store::by_id(tx, &job_ids)
         .await?
         .into_iter()
         .map(|row| {
@@ -58,8 +59,8 @@ async fn fire(tx: &mut Tx, until_ms: i64) -> Result<(usize, Ended), StoreError> 
             (row.id, (row, job))
         })
         .collect();
-    let specs: Vec<Result<TriggerSpec, String>> = rows.iter().map(compiled::trigger_spec).collect();
-    let calendars = compiled::calendars_of(tx, specs.iter().flatten()).await?;
+    let specs: Vec<Result<Arc<TriggerSpec>, String>> = rows.iter().map(compiled::trigger_spec).collect();
+    let calendars = compiled::calendars_of(tx, specs.iter().flatten().map(|spec| &**spec)).await?;
 
     let mut turns: Vec<Turn> = Vec::with_capacity(count);
     let mut pauses_over: BTreeSet<i64> = BTreeSet::new();
@@ -68,8 +69,8 @@ async fn fire(tx: &mut Tx, until_ms: i64) -> Result<(usize, Ended), StoreError> 
             None => Err("its job is gone".to_owned()),
             Some((job, compiled)) => spec.and_then(|spec| {
                 let compiled = compiled.as_ref().map_err(Clone::clone)?;
-                let trigger = compiled::trigger(&job.name, &spec, row.created_at_ms, &calendars)
-                    .map_err(|error| error.to_string())?;
+                let trigger =
+                    compiled::stored_trigger(&job.name, &row, &spec, &calendars).map_err(|error| error.to_string())?;
                 judge(row.clone(), (job, compiled), &spec, trigger, &freezes, now)
             }),
         };
@@ -99,7 +100,7 @@ async fn fire(tx: &mut Tx, until_ms: i64) -> Result<(usize, Ended), StoreError> 
 struct Turn {
     row: TriggerRow,
     /// `None`: it cannot be evaluated, and stands still.
-    trigger: Option<Trigger>,
+    trigger: Option<Arc<Trigger>>,
     ranges: Vec<Range>,
     wishes: Vec<Wish>,
     then: Then,
@@ -159,7 +160,7 @@ fn judge(
     row: TriggerRow,
     (job, compiled): (&JobRow, &Job),
     spec: &TriggerSpec,
-    trigger: Trigger,
+    trigger: Arc<Trigger>,
     freezes: &[Freeze],
     now: i64,
 ) -> Result<Turn, String> {
@@ -206,7 +207,7 @@ fn wish(
         .make_task(&Occasion {
             trigger: Some(&row.name),
             scheduled_ms: fire.scheduled_ms,
-            zone: &compiled::zone(Some(spec)),
+            zone: &compiled::zone(spec),
             priority: spec.priority,
             trigger_data: Some(&spec.data),
             request_data: None,

@@ -1,16 +1,22 @@
-//! Jobs: what is applied ([`apply`]), shown ([`view`]), paused ([`pause`]) and deleted; how triggers fire ([`fire`]), how a run is
-//! asked for ([`start`]), which host it is given to ([`route`]) or that it is one on each ([`sets`]), how fires are made up
-//! ([`backfill`]), what is done about chains that hold places ([`chains`]), and which jobs are late ([`late`]).
+//! Jobs: what is applied ([`apply`]; together: [`set`], from a folder: [`at_start`]), shown ([`view`]), paused ([`pause`]) and
+//! deleted; how triggers fire ([`fire`]), how a run is asked for ([`start`]), which host it is given to ([`route`]) or that it is
+//! one on each ([`sets`]), how fires are made up ([`backfill`]), what is done about chains that hold places ([`chains`]), and
+//! which jobs are late ([`late`]).
 
 pub mod apply;
+pub mod at_start;
 pub mod backfill;
 pub mod chains;
 pub mod delete;
 pub mod fire;
 pub mod kept;
 pub mod late;
+pub mod next;
 pub mod pause;
+pub mod reset;
+pub mod restore;
 pub mod route;
+pub mod set;
 pub mod sets;
 pub mod start;
 pub mod view;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::job::task::Occasion;
 use systole_shared::trigger::occurrence::SkipReason;
+use systole_shared::trigger::zone::Zone;
 
 /// What is asked.
 #[derive(Clone, Debug)]
@@ -56,14 +57,14 @@ fn data(text: &str) -> Result<Option<Map<String, Value>>, Refusal> {
 
 pub async fn start(ctx: &Context, ask: Ask) -> Result<Started, Refusal> {
     let data = data(&ask.data)?;
-    let args = Arc::new((ask, data));
+    let args = Arc::new((ask, data, ctx.default_zone.clone()));
     let (ended, done) = ctx
         .db
         .write("start_job", Class::Api, move |tx| {
             let args = Arc::clone(&args);
             Box::pin(async move {
                 let mut ended = Ended::default();
-                let done = transact(tx, &args.0, args.1.as_ref(), &mut ended).await?;
+                let done = transact(tx, &args.0, args.1.as_ref(), &args.2, &mut ended).await?;
                 Ok((ended, done))
             })
         })
@@ -76,6 +77,7 @@ async fn transact(
     tx: &mut Tx,
     ask: &Ask,
     data: Option<&Map<String, Value>>,
+    default_zone: &Zone,
     ended: &mut Ended,
 ) -> Result<Result<Started, Refusal>, StoreError> {
     let Some(found) = store::by_name(tx, &[&ask.job]).await?.pop() else {
@@ -94,7 +96,7 @@ async fn transact(
     let Some(job) = places.jobs.get(&found.id).cloned() else {
         return Ok(Err(no_such_job(&ask.job)));
     };
-    let wish = match wish(tx, &job, ask, data).await? {
+    let wish = match wish(tx, &job, ask, data, default_zone).await? {
         Ok(wish) => wish,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -143,6 +145,7 @@ async fn wish(
     job: &JobRow,
     ask: &Ask,
     data: Option<&Map<String, Value>>,
+    default_zone: &Zone,
 ) -> Result<Result<Wish, Refusal>, StoreError> {
     let unreadable = |error: String| Refusal::new(Code::InvalidJob, format!("job {:?}: {error}", job.name));
     let compiled = match compiled::job(job) {
@@ -171,7 +174,7 @@ async fn wish(
     let task = compiled.make_task(&Occasion {
         trigger: ask.trigger.as_deref(),
         scheduled_ms,
-        zone: &compiled::zone(spec.as_ref()),
+        zone: &spec.as_deref().map_or_else(|| default_zone.clone(), compiled::zone),
         priority: spec.as_ref().and_then(|spec| spec.priority),
         trigger_data: spec.as_ref().map(|spec| &spec.data),
         request_data: data,

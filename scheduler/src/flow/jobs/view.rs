@@ -1,23 +1,17 @@
-//! What is shown of jobs: their state, their history, and what is to come.
+//! What is shown of jobs: their state, their versions, their runs and their ledger.
 
-use super::apply::Coming;
 use super::{Refusal, no_such_job};
 use crate::context::Context;
-use crate::store::jobs::kept::{CalendarRow, GroupRow};
 use crate::store::jobs::ledger::{self, OccurrenceFilter, OccurrenceRow};
+use crate::store::jobs::runs::{self, RunQuery, RunRow};
 use crate::store::jobs::slots::{self, SlotRow};
 use crate::store::jobs::triggers::{self, TriggerRow};
-use crate::store::jobs::{self as store, JobRow, ListFilter, VersionRow, compiled, kept, settle};
+use crate::store::jobs::{self as store, JobRow, ListFilter, VersionRow, compiled};
 use crate::store::{StoreError, freeze};
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use systole_shared::job::route::BROADCAST;
 use systole_shared::policy::freeze::{Freeze, over};
-use systole_shared::policy::pause::{Held, held_by};
-use systole_shared::trigger::plan::Trigger;
-use systole_shared::trigger::schedule::Schedule;
-use systole_shared::trigger::state::Phase;
 
 /// A job and where it stands.
 #[derive(Clone, Debug)]
@@ -29,11 +23,15 @@ pub struct JobView {
     /// Of members of its broadcasts that ended without proof.
     pub members: Vec<SlotRow>,
     pub waiting: u32,
+    /// The newest run that is over.
+    pub last: Option<RunRow>,
     pub freezes: Vec<Freeze>,
+    /// Why no live runner can take its runs, where that was asked.
+    pub unserved: String,
 }
 
 /// What is frozen of a job. One that cannot be read is as its lane says: by everything.
-fn freezes_over(freezes: &[Freeze], job: &JobRow) -> Vec<Freeze> {
+pub fn freezes_over(freezes: &[Freeze], job: &JobRow) -> Vec<Freeze> {
     if freezes.is_empty() {
         return Vec::new();
     }
@@ -74,6 +72,11 @@ async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobVi
     };
     let waiting = slots::waiting_counts(tx, &ids).await?;
     let freezes = freeze::since(tx, i64::MAX).await?;
+    let mut last: HashMap<i64, RunRow> = runs::last(tx, &ids)
+        .await?
+        .into_iter()
+        .map(|run| (run.job_id, run))
+        .collect();
     Ok(jobs
         .into_iter()
         .zip(resources)
@@ -85,6 +88,8 @@ async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobVi
                 slots: places,
                 waiting: waiting.get(&row.id).copied().unwrap_or(0),
                 freezes: freezes_over(&freezes, &row),
+                last: last.remove(&row.id),
+                unserved: String::new(),
                 row,
             }
         })
@@ -165,112 +170,37 @@ pub async fn occurrences(
     rows.ok_or_else(|| no_such_job(job))
 }
 
-pub async fn calendars(ctx: &Context) -> Result<Vec<CalendarRow>, Refusal> {
-    Ok(ctx.db.read("calendars", |tx| Box::pin(kept::calendars(tx))).await?)
-}
-
-/// Groups, and who has their places.
-pub async fn groups(ctx: &Context) -> Result<Vec<(GroupRow, Vec<i64>)>, Refusal> {
-    Ok(ctx
+/// By scheduled time, newest first.
+pub async fn runs(ctx: &Context, query: RunQuery) -> Result<Vec<RunRow>, Refusal> {
+    let name = query.job.clone();
+    let rows = ctx
         .db
-        .read("groups", |tx| {
+        .read("runs", move |tx| {
+            let query = query.clone();
             Box::pin(async move {
-                let groups = kept::groups(tx).await?;
-                let resources: Vec<String> = groups.iter().map(|group| slots::group_resource(&group.name)).collect();
-                let names: Vec<&str> = resources.iter().map(String::as_str).collect();
-                let mut taken: HashMap<String, Vec<i64>> = HashMap::new();
-                for row in slots::taken(tx, &names).await? {
-                    taken.entry(row.resource).or_default().push(row.root_id);
-                }
-                Ok(groups
-                    .into_iter()
-                    .zip(resources)
-                    .map(|(group, resource)| (group, taken.remove(&resource).unwrap_or_default()))
-                    .collect())
-            })
-        })
-        .await?)
-}
-
-/// Triggers that one call looks at.
-const FORETOLD_MAX: i64 = 10_000;
-
-/// The fires to come until a time, soonest first, of one job or of all; and the database's time.
-pub async fn next(
-    ctx: &Context,
-    job: Option<String>,
-    until_ms: Option<i64>,
-    limit: usize,
-) -> Result<(Vec<Coming>, i64), Refusal> {
-    let key = job.clone();
-    let read = ctx
-        .db
-        .read("next_fires", move |tx| {
-            let job = key.clone();
-            Box::pin(async move {
-                let jobs = match &job {
-                    Some(name) => store::by_name(tx, &[name]).await?,
-                    None => store::list(tx, &ListFilter::default(), "", FORETOLD_MAX).await?,
+                let Some(job) = store::by_name(tx, &[&query.job]).await?.pop() else {
+                    return Ok(None);
                 };
-                let ids: Vec<i64> = jobs.iter().map(|job| job.id).collect();
-                let rows = triggers::of_jobs(tx, &ids).await?;
-                let calendars = compiled::all_calendars(tx).await?;
-                let freezes = freeze::since(tx, i64::MAX).await?;
-                Ok((jobs, rows, calendars, freezes, settle::now_ms(tx).await?))
+                runs::list(tx, &query, job.id).await.map(Some)
             })
         })
         .await?;
-    let (jobs, rows, calendars, freezes, now) = read;
-    if let Some(job) = job
-        && jobs.is_empty()
-    {
-        return Err(no_such_job(&job));
-    }
-    let until = until_ms.unwrap_or(now + 24 * 3_600_000);
-    let jobs: HashMap<i64, JobRow> = jobs.into_iter().map(|job| (job.id, job)).collect();
-    let mut asked: Vec<(String, String, Trigger)> = Vec::new();
-    let mut heap = BinaryHeap::new();
-    for row in rows {
-        let Some(job) = jobs.get(&row.job_id) else { continue };
-        let frozen = freezes_over(&freezes, job);
-        let held = held_by(
-            [row.pause(), job.pause()]
-                .into_iter()
-                .chain(frozen.iter().map(Freeze::pause)),
-        );
-        if row.phase() != Phase::Waiting || held == Held::Open {
-            continue;
-        }
-        let trigger = compiled::trigger_spec(&row)
-            .ok()
-            .and_then(|spec| compiled::trigger(&job.name, &spec, row.created_at_ms, &calendars).ok());
-        let Some(trigger) = trigger else { continue };
-        let first = match held {
-            Held::Until(end) => trigger.next_after(row.judged_ms.max(end)).ok().flatten(),
-            _ => row.next_ms,
-        };
-        if let Some(at) = first.filter(|&at| at <= until) {
-            heap.push(Reverse((at, asked.len())));
-            asked.push((job.name.clone(), row.name, trigger));
-        }
-    }
-    let mut coming = Vec::new();
-    while let Some(Reverse((at, index))) = heap.pop() {
-        if coming.len() >= limit {
-            break;
-        }
-        let (job, name, trigger) = &asked[index];
-        coming.push(Coming {
-            job: job.clone(),
-            trigger: name.clone(),
-            scheduled_ms: at,
-        });
-        // What counts from the end of a run is not foretold further.
-        if !matches!(trigger.schedule, Schedule::FixedDelay { .. })
-            && let Some(later) = trigger.next_after(at).ok().flatten().filter(|&later| later <= until)
-        {
-            heap.push(Reverse((later, index)));
-        }
-    }
-    Ok((coming, now))
+    rows.ok_or_else(|| no_such_job(&name))
+}
+
+pub async fn count_runs(ctx: &Context, query: RunQuery) -> Result<u64, Refusal> {
+    let name = query.job.clone();
+    let count = ctx
+        .db
+        .read("count_runs", move |tx| {
+            let query = query.clone();
+            Box::pin(async move {
+                let Some(job) = store::by_name(tx, &[&query.job]).await?.pop() else {
+                    return Ok(None);
+                };
+                runs::count(tx, &query, job.id).await.map(Some)
+            })
+        })
+        .await?;
+    count.ok_or_else(|| no_such_job(&name))
 }

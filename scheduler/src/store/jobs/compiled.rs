@@ -3,6 +3,7 @@
 use super::super::db::Tx;
 use super::super::error::StoreError;
 use super::JobRow;
+use super::cache::Cache;
 use super::kept::{self, CalendarRow};
 use super::triggers::TriggerRow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,26 +18,40 @@ use systole_shared::trigger::zone::Zone;
 
 pub type Calendars = BTreeMap<String, Arc<Calendar>>;
 
-/// The zone of what names none.
+/// The zone of what was stored without one.
 static DEFAULT_ZONE: LazyLock<Zone> = LazyLock::new(Zone::utc);
 /// The kinds of triggers beyond those with keys of their own.
 static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::built_in);
-
-pub fn default_zone() -> &'static Zone {
-    &DEFAULT_ZONE
-}
 
 fn said(faults: &[Invalid]) -> String {
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
     texts.join("; ")
 }
 
-/// What is stored of a job. It was checked when it was stored; an older version of the rules may have let it pass.
-pub fn job(row: &JobRow) -> Result<Job, String> {
-    let spec: JobSpec =
-        serde_json::from_str(&row.definition).map_err(|error| format!("the definition cannot be read: {error}"))?;
-    spec.compile()
-        .or_else(|faults| {
+/// Definitions of each kind that are kept read: half of the most.
+const KEPT_HALF: usize = 4_096;
+
+/// By the id of the job, with the text that it was read from.
+static JOBS: LazyLock<Cache<i64, (String, Job)>> = LazyLock::new(|| Cache::new(KEPT_HALF));
+/// By the id of the trigger.
+static SPECS: LazyLock<Cache<i64, (String, Arc<TriggerSpec>)>> = LazyLock::new(|| Cache::new(KEPT_HALF));
+static TRIGGERS: LazyLock<Cache<i64, ReadTrigger>> = LazyLock::new(|| Cache::new(KEPT_HALF));
+
+/// A trigger, and all that it was made of.
+struct ReadTrigger {
+    definition: String,
+    job: String,
+    created_ms: i64,
+    trigger: Arc<Trigger>,
+}
+
+/// What is stored of a job, read once for each of its versions. It was checked when it was stored; an older version of the rules
+/// may have let it pass.
+pub fn job(row: &JobRow) -> Result<ReadJob, String> {
+    let make = || {
+        let spec: JobSpec =
+            serde_json::from_str(&row.definition).map_err(|error| format!("the definition cannot be read: {error}"))?;
+        let compiled = spec.compile().or_else(|faults| {
             // Stored when alarms were not checked: the job fires all the same.
             let of_alarms = |fault: &Invalid| fault.field.starts_with("alarm[");
             if faults.iter().all(of_alarms) {
@@ -47,12 +62,59 @@ pub fn job(row: &JobRow) -> Result<Job, String> {
                 return plain.compile();
             }
             Err(faults)
-        })
-        .map_err(|faults| said(&faults))
+        });
+        let job = compiled.map_err(|faults| said(&faults))?;
+        Ok((row.definition.clone(), job))
+    };
+    JOBS.get(&row.id, |(text, _)| *text == row.definition, make)
+        .map(ReadJob)
 }
 
-pub fn trigger_spec(row: &TriggerRow) -> Result<TriggerSpec, String> {
-    serde_json::from_str(&row.definition).map_err(|error| format!("the definition cannot be read: {error}"))
+/// A job as it was read, shared by all who ask for it.
+#[derive(Clone, Debug)]
+pub struct ReadJob(Arc<(String, Job)>);
+
+impl std::ops::Deref for ReadJob {
+    type Target = Job;
+
+    fn deref(&self) -> &Job {
+        &self.0.1
+    }
+}
+
+pub fn trigger_spec(row: &TriggerRow) -> Result<Arc<TriggerSpec>, String> {
+    let make = || {
+        let spec =
+            serde_json::from_str(&row.definition).map_err(|error| format!("the definition cannot be read: {error}"))?;
+        Ok::<_, String>((row.definition.clone(), Arc::new(spec)))
+    };
+    let read = SPECS.get(&row.id, |(text, _)| *text == row.definition, make)?;
+    Ok(Arc::clone(&read.1))
+}
+
+/// A stored trigger, to be asked. One that leaves out times by calendars is made anew each time, since they change by themselves.
+pub fn stored_trigger(
+    job: &str,
+    row: &TriggerRow,
+    spec: &TriggerSpec,
+    calendars: &Calendars,
+) -> Result<Arc<Trigger>, Invalid> {
+    let made = || trigger(job, spec, row.created_at_ms, calendars).map(Arc::new);
+    if !spec.exclude_calendars.is_empty() {
+        return made();
+    }
+    let right = |read: &ReadTrigger| {
+        read.definition == row.definition && read.created_ms == row.created_at_ms && read.job == job
+    };
+    let make = || {
+        Ok(ReadTrigger {
+            definition: row.definition.clone(),
+            job: job.to_owned(),
+            created_ms: row.created_at_ms,
+            trigger: made()?,
+        })
+    };
+    Ok(Arc::clone(&TRIGGERS.get(&row.id, right, make)?.trigger))
 }
 
 /// A trigger of the definition, to be asked.
@@ -67,10 +129,9 @@ pub fn trigger(job: &str, spec: &TriggerSpec, created_ms: i64, calendars: &Calen
 }
 
 /// The zone in which its times are told.
-pub fn zone(spec: Option<&TriggerSpec>) -> Zone {
-    spec.and_then(|spec| spec.zone.as_deref())
-        .and_then(|name| Zone::parse(name).ok())
-        .unwrap_or_else(|| DEFAULT_ZONE.clone())
+pub fn zone(spec: &TriggerSpec) -> Zone {
+    let named = spec.zone.as_deref().and_then(|name| Zone::parse(name).ok());
+    named.unwrap_or_else(|| DEFAULT_ZONE.clone())
 }
 
 pub fn calendar(definition: &str, ics: Option<&str>) -> Result<(CalendarSpec, Calendar), Invalid> {

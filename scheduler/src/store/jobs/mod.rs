@@ -2,6 +2,7 @@
 //! ([`triggers`]), concurrency groups, jobs; then the places that chains have ([`slots`]), and the ledger ([`ledger`]).
 
 pub mod backfill;
+mod cache;
 pub mod compiled;
 pub mod health;
 pub mod kept;
@@ -9,6 +10,7 @@ pub mod launch;
 pub mod ledger;
 pub mod recover;
 pub mod routes;
+pub mod runs;
 pub mod sets;
 pub mod settle;
 pub mod slots;
@@ -99,6 +101,12 @@ static VERSIONS: Sql = Sql::new(
     "SELECT version, definition, fingerprint, origin, source, changed_at_ms, changed_by, reason FROM job_version \
      WHERE job = $1 ORDER BY changed_at_ms DESC, version DESC LIMIT $2",
 );
+/// Numbers begin anew with a job that was deleted and made again: the newest of them.
+static VERSION: Sql = Sql::new(
+    "version",
+    "SELECT version, definition, fingerprint, origin, source, changed_at_ms, changed_by, reason FROM job_version \
+     WHERE job = $1 AND version = $2 ORDER BY changed_at_ms DESC LIMIT 1",
+);
 static DELETE_JOB: Sql = Sql::new("delete_job", "DELETE FROM job WHERE id = $1");
 static PAUSE_JOB: Sql = Sql::new(
     "pause_job",
@@ -127,6 +135,7 @@ pub static STATEMENTS: &[&Sql] = &[
     &PUT_VERSION,
     &WAS_CODE,
     &VERSIONS,
+    &VERSION,
     &DELETE_JOB,
     &PAUSE_JOB,
     &END_JOB_PAUSES,
@@ -303,6 +312,10 @@ pub async fn was_code(tx: &mut Tx, id: i64, fingerprint: &str) -> Result<bool, S
 
 pub async fn versions(tx: &mut Tx, name: &str, limit: i64) -> Result<Vec<VersionRow>, StoreError> {
     tx.all(&VERSIONS, vec![name.into(), limit.into()]).await
+}
+
+pub async fn version(tx: &mut Tx, name: &str, version: i64) -> Result<Option<VersionRow>, StoreError> {
+    tx.opt(&VERSION, vec![name.into(), version.into()]).await
 }
 
 pub async fn delete(tx: &mut Tx, id: i64) -> Result<(), StoreError> {

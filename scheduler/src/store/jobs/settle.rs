@@ -315,8 +315,8 @@ async fn count_from_end(tx: &mut Tx, row: &mut TriggerRow, job: Option<&JobRow>,
             return Ok(());
         }
     };
-    let calendars = compiled::calendars_of(tx, [&spec]).await?;
-    let next = compiled::trigger(&job.name, &spec, row.created_at_ms, &calendars)
+    let calendars = compiled::calendars_of(tx, [&*spec]).await?;
+    let next = compiled::stored_trigger(&job.name, row, &spec, &calendars)
         .map_err(|error| error.to_string())
         .and_then(|trigger| run_ended(&trigger, row.cursor(), now).map_err(|error| error.to_string()));
     match next {
@@ -454,7 +454,7 @@ fn wish_after(
         .make_task(&Occasion {
             trigger: Some(&row.name),
             scheduled_ms,
-            zone: &compiled::zone(Some(&spec)),
+            zone: &compiled::zone(&spec),
             priority: spec.priority,
             trigger_data: Some(&spec.data),
             request_data: data,

@@ -5,7 +5,7 @@ use super::super::error::StoreError;
 use super::super::sql::Sql;
 use serde::Serialize;
 use systole_shared::policy::pause::Pause;
-use systole_shared::trigger::plan::Cursor;
+use systole_shared::trigger::plan::{Cursor, Trigger};
 use systole_shared::trigger::state::{Phase, TriggerState};
 
 macro_rules! trigger_columns {
@@ -195,7 +195,16 @@ impl TriggerRow {
         }
     }
 
-    /// It cannot be evaluated: it stands still until it is changed or resumed, and no other one does.
+    /// Out of ERROR. Its cursor stays: what was due meanwhile gets its verdicts by its misfire policy, as after an outage.
+    pub fn try_again(&mut self, trigger: &Trigger) -> Result<(), String> {
+        self.next_ms = trigger.next_after(self.judged_ms).map_err(|error| error.to_string())?;
+        self.error.clear();
+        self.run_root = None;
+        self.set_phase(Phase::Waiting);
+        Ok(())
+    }
+
+    /// It cannot be evaluated: it stands still until it is changed or reset, and no other one does.
     pub fn fail(&mut self, error: impl Into<String>) {
         self.set_phase(Phase::Error);
         self.error = error.into();

@@ -7,7 +7,7 @@ mod toml;
 mod tree;
 mod yaml;
 
-pub use set::{CheckContext, Checked, CheckedJob, Set};
+pub use set::{CheckContext, Checked, CheckedJob, Definitions, Set, Written};
 pub use tree::Place;
 
 use super::definition::{Group, JobSpec};
@@ -106,6 +106,13 @@ fn list<'a>(file: &mut JobFile, root: &'a Map<String, Value>, kind: &str) -> Vec
 }
 
 impl JobFile {
+    /// A file that could not be read at all.
+    pub fn unreadable(cause: impl Into<String>) -> Self {
+        let mut file = Self::default();
+        file.fault(String::new(), "", "", cause);
+        file
+    }
+
     /// Reads a file. It never fails as a whole: [`JobFile::faults`] says what is wrong.
     pub fn read(text: &str, syntax: Syntax) -> Self {
         let mut file = Self::default();

@@ -3,7 +3,7 @@
 use super::{Fault, JobFile};
 use crate::error::Invalid;
 use crate::job::compile::{Job, TriggerContext};
-use crate::job::definition::{Group, JobSpec};
+use crate::job::definition::{Group, JobSpec, canonical};
 use crate::limits::CONCURRENT_MAX;
 use crate::task::spec::check_word;
 use crate::trigger::calendar::{Calendar, CalendarSpec};
@@ -59,6 +59,54 @@ pub struct Checked {
     pub groups: Vec<(usize, Group)>,
     /// With the index of the file, in the order of the files.
     pub faults: Vec<(usize, Fault)>,
+}
+
+/// A definition as it is applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Canonical JSON in the shape of the file.
+    pub json: String,
+    /// The file that it stands in.
+    pub source: String,
+    /// Of a calendar that names an iCalendar file: its text.
+    pub ics: Option<String>,
+}
+
+/// All that is right in the files, as it is applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Definitions {
+    pub calendars: Vec<Written>,
+    pub groups: Vec<Written>,
+    pub jobs: Vec<Written>,
+}
+
+impl Checked {
+    pub fn definitions(&self, set: &Set) -> Definitions {
+        let written = |file: usize, json: String, ics: Option<String>| Written {
+            json,
+            source: set.files[file].0.clone(),
+            ics,
+        };
+        // Values of files are finite, so that JSON can say them all.
+        let json = |value: serde_json::Result<serde_json::Value>| canonical(&value.unwrap_or_default());
+        Definitions {
+            calendars: self
+                .calendars
+                .iter()
+                .map(|one| written(one.file, json(serde_json::to_value(&one.spec)), one.ics.clone()))
+                .collect(),
+            groups: self
+                .groups
+                .iter()
+                .map(|(file, group)| written(*file, json(serde_json::to_value(group)), None))
+                .collect(),
+            jobs: self
+                .jobs
+                .iter()
+                .map(|job| written(job.file, job.spec.canonical_json(), None))
+                .collect(),
+        }
+    }
 }
 
 impl Set {

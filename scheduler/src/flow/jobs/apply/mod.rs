@@ -1,32 +1,27 @@
 //! Applying definitions of jobs: what changes, decided and written in one transaction for each job.
 
+mod plan;
+
+pub use plan::end_pause;
+
 use super::Refusal;
 use super::chains;
-use super::fire::judge_pause;
 use crate::context::Context;
 use crate::store::audit::audit_with;
-use crate::store::jobs::compiled::{self, Calendars};
-use crate::store::jobs::triggers::{self, TriggerRow, TriggerWrite};
 use crate::store::jobs::{self as store, JobRow, JobWrite, blocking_columns, kept, settle};
+use crate::store::jobs::{compiled, triggers};
 use crate::store::{Class, StoreError, Tx};
+use plan::{SHOWN_FIRES, coming_of, plan_triggers};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::job::{Job, JobSpec};
 use systole_shared::policy::fence::check_fence;
 use systole_shared::policy::lane::Lane;
-use systole_shared::policy::pause::{Held, Pause, due_ms, held};
-use systole_shared::trigger::definition::TriggerSpec;
-use systole_shared::trigger::plan::Trigger;
-use systole_shared::trigger::schedule::{Schedule, Times as _};
-use systole_shared::trigger::state::Phase;
-use systole_shared::trigger::words;
+use systole_shared::trigger::zone::Zone;
 
 /// Bytes of one definition.
 pub const DEFINITION_BYTES_MAX: usize = 256 * 1024;
-/// Fires that a result shows.
-const SHOWN_FIRES: usize = 5;
-/// Odd days that a result names, of each trigger.
-const SHOWN_ODD_DAYS: usize = 3;
 /// How often a job is tried that somebody else stores at the same time.
 const TRIES_MAX: u32 = 3;
 
@@ -65,6 +60,8 @@ pub enum Applied {
 pub struct Coming {
     pub job: String,
     pub trigger: String,
+    /// Of the trigger; empty: UTC.
+    pub zone: String,
     pub scheduled_ms: i64,
 }
 
@@ -73,11 +70,33 @@ pub struct Outcome {
     pub name: String,
     pub applied: Applied,
     pub version: i64,
+    /// 0: there was none.
+    pub before_version: i64,
     pub before: String,
     pub after: String,
     pub warnings: Vec<String>,
     pub next_before: Vec<Coming>,
     pub next: Vec<Coming>,
+    /// A change that was made by hand is given up for what the file says.
+    pub gave_up: bool,
+}
+
+impl Outcome {
+    /// Without the definitions and the fires.
+    pub fn of(name: &str, applied: Applied, version: i64) -> Self {
+        Self {
+            name: name.to_owned(),
+            applied,
+            version,
+            before_version: version,
+            before: String::new(),
+            after: String::new(),
+            warnings: Vec::new(),
+            next_before: Vec::new(),
+            next: Vec::new(),
+            gave_up: false,
+        }
+    }
 }
 
 /// A refusal of an item: the field has its place in the definition.
@@ -191,6 +210,7 @@ fn decide(stored: Option<&JobRow>, wanted: &Wanted, from_file: bool, manner: &Ma
 /// Applies one definition of a job.
 pub async fn apply_job(ctx: &Context, definition: &Definition, manner: &Manner) -> Result<Outcome, Refusal> {
     let wanted = Arc::new(read(&definition.json, ctx.beat_ms())?);
+    let default_zone = ctx.default_zone.clone();
     let lanes = Arc::new(lanes(ctx, &wanted.job).await?);
     let definition = Arc::new(definition.clone());
     let dry_run = manner.dry_run;
@@ -198,12 +218,14 @@ pub async fn apply_job(ctx: &Context, definition: &Definition, manner: &Manner) 
     for _ in 0..TRIES_MAX {
         let (wanted_in, lanes) = (Arc::clone(&wanted), Arc::clone(&lanes));
         let (definition, manner) = (Arc::clone(&definition), Arc::clone(&manner));
+        let zone = default_zone.clone();
         let done = ctx
             .db
             .write("apply_job", Class::Api, move |tx| {
                 let (wanted, lanes) = (Arc::clone(&wanted_in), Arc::clone(&lanes));
                 let (definition, manner) = (Arc::clone(&definition), Arc::clone(&manner));
-                Box::pin(async move { store_job(tx, &wanted, &lanes, &definition, &manner).await })
+                let zone = zone.clone();
+                Box::pin(async move { store_job(tx, &wanted, &lanes, &zone, &definition, &manner).await })
             })
             .await?;
         if let Some(result) = done {
@@ -264,6 +286,7 @@ async fn store_job(
     tx: &mut Tx,
     wanted: &Wanted,
     lanes: &[i64],
+    default_zone: &Zone,
     definition: &Definition,
     manner: &Manner,
 ) -> Result<Option<Result<Outcome, Refusal>>, StoreError> {
@@ -271,17 +294,29 @@ async fn store_job(
     let known: Vec<i64> = store::by_name(tx, &[name]).await?.iter().map(|row| row.id).collect();
     // Triggers before the job, as everybody locks them.
     let rows = triggers::lock_of_jobs(tx, &known).await?;
+    // So that nobody deletes what is named here before this is stored.
+    let calendars_named: BTreeSet<&str> = wanted
+        .job
+        .triggers
+        .iter()
+        .flat_map(|trigger| trigger.exclude_calendars.iter().map(String::as_str))
+        .collect();
+    kept::lock_calendars(tx, &calendars_named.into_iter().collect::<Vec<_>>()).await?;
+    let group: Vec<String> = wanted.job.concurrency_group.iter().cloned().collect();
+    let group_known = kept::lock_groups(tx, &group).await?.len() == group.len();
     let stored = store::lock_by_name(tx, &[name]).await?.pop();
     if stored.as_ref().map(|row| row.id) != known.first().copied() {
         return Ok(None);
     }
     let version = stored.as_ref().map_or(0, |row| row.version);
-    if let Some(refusal) = unexpected(name, version, definition.expected_version) {
+    // A call that is repeated, since its answer was lost, finds what it stored itself.
+    let is_so_already = stored.as_ref().is_some_and(|row| row.definition == wanted.json);
+    if let Some(refusal) = unexpected(name, version, definition.expected_version)
+        && !is_so_already
+    {
         return Ok(Some(Err(refusal)));
     }
-    if let Some(group) = &wanted.job.concurrency_group
-        && kept::group(tx, group).await?.is_none()
-    {
+    if let Some(group) = wanted.job.concurrency_group.as_ref().filter(|_| !group_known) {
         let known: Vec<String> = kept::groups(tx).await?.into_iter().map(|group| group.name).collect();
         let message = format!(
             "there is no concurrency group {group:?}; apply a [[concurrency_group]] first. Known: {}",
@@ -305,21 +340,20 @@ async fn store_job(
         Some(row) => coming_of(row, &rows, &calendars, now),
         None => Vec::new(),
     };
-    let outcome = |applied, version| Outcome {
-        name: name.to_owned(),
-        applied,
-        version,
-        before: stored.as_ref().map(|row| row.definition.clone()).unwrap_or_default(),
-        after: stored.as_ref().map(|row| row.definition.clone()).unwrap_or_default(),
-        warnings: Vec::new(),
+    let before = stored.as_ref().map(|row| row.definition.clone()).unwrap_or_default();
+    let outcome = |applied, after| Outcome {
+        before_version: version,
+        before: before.clone(),
+        after: before.clone(),
         next_before: next_before.clone(),
         next: next_before.clone(),
+        ..Outcome::of(name, applied, after)
     };
     if !matches!(verdict.applied, Applied::Created | Applied::Changed) {
         return Ok(Some(Ok(outcome(verdict.applied, version))));
     }
 
-    let mut plan = match plan_triggers(wanted, stored.as_ref(), rows, lanes, &calendars, now) {
+    let mut plan = match plan_triggers(wanted, stored.as_ref(), rows, lanes, (&calendars, default_zone), now) {
         Ok(plan) => plan,
         Err(refusal) => return Ok(Some(Err(refusal))),
     };
@@ -365,6 +399,7 @@ async fn store_job(
     plan.next.sort_by_key(|coming| coming.scheduled_ms);
     plan.next.truncate(SHOWN_FIRES);
     Ok(Some(Ok(Outcome {
+        gave_up: from_file && stored.as_ref().is_some_and(|row| row.origin == "overridden"),
         after: wanted.json.clone(),
         warnings: plan.warnings,
         next: plan.next,
@@ -388,213 +423,4 @@ pub fn unexpected(name: &str, version: i64, expected: i64) -> Option<Refusal> {
         message,
         field: "expected_version".into(),
     })
-}
-
-/// What becomes of the triggers.
-#[derive(Default)]
-struct TriggerPlan {
-    new: Vec<TriggerWrite>,
-    changed: Vec<TriggerWrite>,
-    moved: Vec<TriggerRow>,
-    gone: Vec<i64>,
-    next: Vec<Coming>,
-    warnings: Vec<String>,
-}
-
-fn same_but_pause(one: &TriggerSpec, other: &TriggerSpec) -> bool {
-    TriggerSpec {
-        paused: other.paused,
-        ..one.clone()
-    } == *other
-}
-
-fn plan_triggers(
-    wanted: &Wanted,
-    stored: Option<&JobRow>,
-    rows: Vec<TriggerRow>,
-    lanes: &[i64],
-    calendars: &Calendars,
-    now: i64,
-) -> Result<TriggerPlan, Refusal> {
-    let job = &wanted.job;
-    let job_pause = stored.map_or(
-        Pause {
-            paused: job.paused,
-            until_ms: None,
-        },
-        JobRow::pause,
-    );
-    let mut plan = TriggerPlan {
-        warnings: job.warnings.iter().map(ToString::to_string).collect(),
-        ..TriggerPlan::default()
-    };
-    let mut rows: std::collections::HashMap<String, TriggerRow> =
-        rows.into_iter().map(|row| (row.name.clone(), row)).collect();
-    for (index, spec) in job.triggers.iter().enumerate() {
-        let place = |fault: Invalid| wrong(Invalid::new(format!("trigger[{index}].{}", fault.field), fault.message));
-        let row = rows.remove(&spec.name);
-        let created_ms = row.as_ref().map_or(now, |row| row.created_at_ms);
-        let trigger = compiled::trigger(&job.name, spec, created_ms, calendars).map_err(place)?;
-        let kept = row
-            .as_ref()
-            .is_some_and(|row| compiled::trigger_spec(row).is_ok_and(|old| same_but_pause(&old, spec)));
-        if !kept {
-            spec.check_fires(&trigger, now).map_err(place)?;
-        }
-        for day in trigger.schedule.odd_days(now, SHOWN_ODD_DAYS) {
-            plan.warnings
-                .push(format!("trigger {:?}: {}", spec.name, words::odd_day(&day)));
-        }
-        let mut write = write_of(spec, &trigger, lanes[index + 1], now).map_err(place)?;
-        let broken = |error: String| wrong(Invalid::new(format!("trigger[{index}]"), error));
-        match row {
-            None => {
-                let cursor = trigger.first_cursor(now).map_err(|error| broken(error.to_string()))?;
-                (write.judged_ms, write.next_ms) = (cursor.judged_ms, cursor.next_ms);
-                let pause = Pause {
-                    paused: spec.paused,
-                    until_ms: None,
-                };
-                write.due_ms = due_ms(cursor.next_ms, held(pause, job_pause));
-                foretell(
-                    &mut plan.next,
-                    job,
-                    spec,
-                    &trigger,
-                    write.next_ms,
-                    held(pause, job_pause),
-                );
-                plan.new.push(write);
-            }
-            Some(mut row) => {
-                write.id = row.id;
-                if !kept || row.phase() == Phase::Error {
-                    redefined(&mut row, &trigger, now).map_err(broken)?;
-                }
-                let held = held(row.pause(), job_pause);
-                row.due_ms = if row.phase() == Phase::Waiting {
-                    due_ms(row.next_ms, held)
-                } else {
-                    None
-                };
-                foretell(&mut plan.next, job, spec, &trigger, row.next_ms, held);
-                plan.changed.push(write);
-                plan.moved.push(row);
-            }
-        }
-    }
-    plan.gone = rows.into_values().map(|row| row.id).collect();
-    Ok(plan)
-}
-
-/// Its times have changed: it goes on from now. What it has fired counts, and a run that it waits for is still waited for.
-fn redefined(row: &mut TriggerRow, trigger: &Trigger, now: i64) -> Result<(), String> {
-    row.error.clear();
-    let waits = row.run_root.is_some() && matches!(trigger.schedule, Schedule::FixedDelay { .. });
-    if waits {
-        return Ok(());
-    }
-    row.run_root = None;
-    let cursor = trigger.first_cursor(now).map_err(|error| error.to_string())?;
-    (row.judged_ms, row.next_ms) = (cursor.judged_ms, cursor.next_ms);
-    row.set_phase(Phase::Waiting);
-    Ok(())
-}
-
-fn write_of(spec: &TriggerSpec, trigger: &Trigger, lane_id: i64, now: i64) -> Result<TriggerWrite, Invalid> {
-    let (after_job, after_outcome) = match &spec.after {
-        Some(after) => (
-            Some(after.job.clone()),
-            serde_json::to_value(after.outcome)
-                .ok()
-                .and_then(|word| word.as_str().map(str::to_owned)),
-        ),
-        None => (None, None),
-    };
-    Ok(TriggerWrite {
-        id: 0,
-        name: spec.name.clone(),
-        definition: serde_json::to_string(spec).map_err(|error| Invalid::new("trigger", error.to_string()))?,
-        kind: spec.kind()?.to_owned(),
-        lane_id,
-        after_job,
-        after_outcome,
-        created_at_ms: now,
-        judged_ms: now,
-        next_ms: trigger.next_after(now).ok().flatten(),
-        due_ms: None,
-        phase: "waiting",
-        paused: i64::from(spec.paused),
-    })
-}
-
-/// The next fires of a trigger, unless it is paused.
-fn foretell(
-    coming: &mut Vec<Coming>,
-    job: &Job,
-    spec: &TriggerSpec,
-    trigger: &Trigger,
-    next_ms: Option<i64>,
-    held: Held,
-) {
-    if held == Held::Open {
-        return;
-    }
-    let mut next = next_ms;
-    for _ in 0..SHOWN_FIRES {
-        let Some(at) = next else { return };
-        coming.push(Coming {
-            job: job.name.clone(),
-            trigger: spec.name.clone(),
-            scheduled_ms: at,
-        });
-        // What counts from the end of a run is not foretold further.
-        next = match trigger.schedule {
-            Schedule::FixedDelay { .. } => None,
-            _ => trigger.next_after(at).ok().flatten(),
-        };
-    }
-}
-
-fn coming_of(row: &JobRow, rows: &[TriggerRow], calendars: &Calendars, now: i64) -> Vec<Coming> {
-    let Ok(job) = compiled::job(row) else {
-        return Vec::new();
-    };
-    let mut coming = Vec::new();
-    for trigger_row in rows {
-        let Ok(spec) = compiled::trigger_spec(trigger_row) else {
-            continue;
-        };
-        let Ok(trigger) = compiled::trigger(&row.name, &spec, trigger_row.created_at_ms, calendars) else {
-            continue;
-        };
-        let next = trigger_row.next_ms.map(|next| next.max(now));
-        foretell(
-            &mut coming,
-            &job,
-            &spec,
-            &trigger,
-            next,
-            held(trigger_row.pause(), row.pause()),
-        );
-    }
-    coming.sort_by_key(|coming| coming.scheduled_ms);
-    coming.truncate(SHOWN_FIRES);
-    coming
-}
-
-/// The verdicts of a pause that ends now.
-pub fn end_pause(
-    row: &mut TriggerRow,
-    job: &str,
-    calendars: &Calendars,
-    now: i64,
-) -> Result<Vec<systole_shared::trigger::occurrence::Range>, String> {
-    let spec = compiled::trigger_spec(row)?;
-    let trigger = compiled::trigger(job, &spec, row.created_at_ms, calendars).map_err(|error| error.to_string())?;
-    let (ranges, then) = judge_pause(&trigger, row, now)?;
-    if then == systole_shared::trigger::plan::Then::Complete {
-        row.set_phase(Phase::Complete);
-    }
-    Ok(ranges)
 }
