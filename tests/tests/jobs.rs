@@ -229,6 +229,13 @@ fn a_job_lives_from_its_file_to_its_end() {
             assert!(said.stderr.contains("[NOTFOUND_001]"), "{args:?}: {said:?}");
         }
         assert_eq!(say(&system, 0, &["job", "ls", "-o", "id"]).stdout, "");
+        // What it did, and who deleted it, is known as before.
+        let mut rows = history(&system, "hello");
+        rows.retain(|row| row["reason"] == "manual");
+        assert_eq!(rows.len(), 2, "{rows:?}");
+        let said = say(&system, 3, &["job", "show", "hello"]);
+        assert!(said.stderr.contains("admin deleted it"), "{said:?}");
+        say(&system, 3, &["job", "history", "never"]);
     }
 }
 

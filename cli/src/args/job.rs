@@ -147,8 +147,8 @@ pub struct JobApplyArgs {
     /// Give up changes that were made by hand for what the files say
     #[arg(long)]
     pub restore: bool,
-    /// Only if the job still has this version, as a dry run showed it; of one file with one job, or JOB=V, repeatable. 0: there
-    /// is none
+    /// Only if the job still has this version, as a dry run showed it (0: there is none). JOB=V, repeatable; V where
+    /// there is one job
     #[arg(long, value_name = "[JOB=]V", value_parser = plan_version)]
     pub plan_version: Vec<(Option<String>, i64)>,
     /// Why, for those who read it later

@@ -5,9 +5,10 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Opens the definition in $VISUAL or $EDITOR. What is saved is checked and stored, unless somebody changed the job meanwhile.
-What you typed is never lost: where it is not stored, its file is kept and named. A job that comes from a file becomes
-`overridden`: it stays as you made it until its file changes, or until `job restore`.
+Opens the definition in $VISUAL or $EDITOR. What is saved is checked and stored, unless somebody
+changed the job meanwhile. What you typed is never lost: where it is not stored, its file is kept
+and named. A job that comes from a file becomes `overridden`: it stays as you made it until its
+file changes, or until `job restore`.
 
 Exit status: 0 stored or nothing changed, 2 what was typed is wrong, 4 refused.")]
 pub struct JobEditArgs {
@@ -24,8 +25,8 @@ pub struct JobEditArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Asks for one run of each job, by the rules of its triggers, and does not wait: any runner takes it when its turn comes. Prints the
-ids of the tasks. `job trigger` runs one job and waits for its end.
+Asks for one run of each job, by the rules of its triggers, and does not wait: any runner takes it
+when its turn comes. Prints the ids of the tasks. `job trigger` runs one job and waits for its end.
 
 Examples:
   systole job enqueue nightly-backup
@@ -53,7 +54,8 @@ pub struct JobEnqueueArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without versions: what was changed by hand since the file, or, where nothing was, what the last change did.
+Without versions: what was changed by hand since the file, or, where nothing was, what the last
+change did.
 `job history JOB --versions` lists the versions.
 
 Exit status: 0 the same, 10 there are differences.")]
@@ -74,10 +76,10 @@ pub struct JobDiffArgs {
 Pauses stay, and so does the progress of triggers that do not change.
 
 Examples:
-  systole job restore nightly-backup                 give up what was changed by hand, for what its file says
-  systole job restore nightly-backup --version 3     as it was in version 3, also when it was deleted since
+  systole job restore nightly-backup               give up what was changed by hand for its file
+  systole job restore nightly-backup --version 3   as it was then, also if it was deleted since
 
-Exit status: 0 done, 3 no such job, version or file, 4 refused, 10 with --dry-run: there are changes.")]
+Exit status: 0 done, 3 no such job, version or file, 4 refused, 10 a dry run found changes.")]
 pub struct JobRestoreArgs {
     /// Names of the jobs
     #[arg(value_name = "JOB", required = true, value_parser = word)]

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A trigger is called JOB/TRIGGER. States: WAITING for its time, PAUSED, ACQUIRED or BLOCKED by a run, COMPLETE (has no next
-time), ERROR (cannot be evaluated; it does not fire until its definition changes or it is reset).
+A trigger is called JOB/TRIGGER. States: WAITING for its time, PAUSED, ACQUIRED or BLOCKED by a
+run, COMPLETE (has no next time), ERROR (cannot be evaluated; it does not fire until its definition
+changes or it is reset).
 
 Examples:
   systole trigger ls --state ERROR
@@ -53,7 +54,8 @@ pub struct TriggerResetArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A calendar is a set of times that triggers leave out (exclude_calendars). It is written in a job file as [[calendar]], or imported.
+A calendar is a set of times that triggers leave out (exclude_calendars). It is written in a job
+file as [[calendar]], or imported.
 
 Examples:
   systole calendar import holidays holidays.ics --zone Europe/Berlin
@@ -116,7 +118,8 @@ pub struct CalendarRmArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A concurrency group bounds how many runs of several jobs go on together. It is written in a job file as [[concurrency_group]].")]
+A concurrency group bounds how many runs of several jobs go on together. It is written in a job
+file as [[concurrency_group]].")]
 pub struct GroupArgs {
     #[command(subcommand)]
     pub action: GroupAction,

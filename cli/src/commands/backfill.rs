@@ -439,6 +439,7 @@ mod tests {
             job: "etl".into(),
             trigger: "t".into(),
             scheduled_at_ms: 1_800_000_000_000 + n * 3_600_000,
+            ..v1::Coming::default()
         };
         let plan = |count: u64| v1::BackfillResponse {
             fires: (0..count.min(1_000)).map(fire).collect(),

@@ -20,6 +20,7 @@ pub fn made_to_wire(job: &str, made: Made) -> v1::BackfillResponse {
                 job: job.to_owned(),
                 trigger,
                 scheduled_at_ms: time_to_wire(scheduled_ms),
+                ..v1::Coming::default()
             })
             .collect(),
         fired: made.fired,

@@ -21,6 +21,7 @@ use systole_shared::policy::backfill::may_start;
 use systole_shared::time::format_utc;
 use systole_shared::trigger::backfill::Stretch;
 use systole_shared::trigger::plan::Trigger;
+use systole_shared::trigger::zone::Zone;
 
 /// Tasks of one transaction.
 const FEED_MAX: usize = 64;
@@ -233,8 +234,8 @@ async fn plan(
         Ok(spec) => spec,
         Err(error) => return Ok(Err(unreadable(error))),
     };
-    let calendars = compiled::calendars_of(tx, [&spec]).await?;
-    let trigger = match compiled::trigger(&job.name, &spec, row.created_at_ms, &calendars) {
+    let calendars = compiled::calendars_of(tx, [&*spec]).await?;
+    let trigger = match compiled::stored_trigger(&job.name, row, &spec, &calendars) {
         Ok(trigger) => trigger,
         Err(error) => return Ok(Err(unreadable(error.to_string()))),
     };
@@ -474,7 +475,7 @@ fn wish(
         .make_task(&Occasion {
             trigger: Some(&slot.trigger_name),
             scheduled_ms: slot.scheduled_ms,
-            zone: &compiled::zone(spec.as_ref()),
+            zone: &spec.as_deref().map_or_else(Zone::utc, compiled::zone),
             priority: spec.as_ref().and_then(|spec| spec.priority),
             trigger_data: spec.as_ref().map(|spec| &spec.data),
             request_data: None,

@@ -2,6 +2,7 @@
 
 use super::{Refusal, no_such_job};
 use crate::context::Context;
+use crate::store::audit::AuditFilter;
 use crate::store::jobs::ledger::{self, OccurrenceFilter, OccurrenceRow};
 use crate::store::jobs::runs::{self, RunQuery, RunRow};
 use crate::store::jobs::slots::{self, SlotRow};
@@ -12,6 +13,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use systole_shared::job::route::BROADCAST;
 use systole_shared::policy::freeze::{Freeze, over};
+use systole_shared::time::format_utc;
+
+/// Jobs that are not there for which one call looks who deleted them.
+const DELETED_MAX: usize = 10;
 
 /// A job and where it stands.
 #[derive(Clone, Debug)]
@@ -113,10 +118,42 @@ pub async fn get(ctx: &Context, names: Vec<String>) -> Result<Vec<Result<JobView
         .into_iter()
         .map(|view| (view.row.name.clone(), view))
         .collect();
-    Ok(asked
-        .iter()
-        .map(|name| found.remove(name).ok_or_else(|| no_such_job(name)))
-        .collect())
+    let mut results = Vec::with_capacity(asked.len());
+    let mut looked_for = 0;
+    for name in asked.iter() {
+        results.push(match found.remove(name) {
+            Some(view) => Ok(view),
+            None if looked_for < DELETED_MAX => {
+                looked_for += 1;
+                Err(missing(ctx, name).await?)
+            }
+            None => Err(no_such_job(name)),
+        });
+    }
+    Ok(results)
+}
+
+/// That there is no such job; and if there was one, who deleted it, when and why.
+async fn missing(ctx: &Context, name: &str) -> Result<Refusal, Refusal> {
+    let filter = AuditFilter {
+        action: Some("job delete".into()),
+        subject: Some(name.to_owned()),
+        ..AuditFilter::default()
+    };
+    let (rows, _) = ctx.db.audit(filter, 1).await?;
+    let mut refusal = no_such_job(name);
+    if let Some(row) = rows.first() {
+        let reason = match row.reason.as_str() {
+            "" => String::new(),
+            reason => format!(", {reason:?}"),
+        };
+        refusal.message = format!(
+            "there is no job {name:?}: {} deleted it {}{reason}; systole job history {name} --versions lists what it was",
+            row.actor,
+            format_utc(row.at_ms)
+        );
+    }
+    Ok(refusal)
 }
 
 pub async fn list(ctx: &Context, filter: ListFilter, after: String, limit: i64) -> Result<Vec<JobView>, Refusal> {
@@ -159,10 +196,10 @@ pub async fn occurrences(
         .read("occurrences", move |tx| {
             let (name, mut filter) = (name.clone(), filter.clone());
             Box::pin(async move {
-                let Some(job) = store::by_name(tx, &[&name]).await?.pop() else {
+                let Some(id) = store::known_id(tx, &name).await? else {
                     return Ok(None);
                 };
-                filter.job_id = job.id;
+                filter.job_id = id;
                 ledger::list(tx, &filter, limit).await.map(Some)
             })
         })
@@ -178,10 +215,10 @@ pub async fn runs(ctx: &Context, query: RunQuery) -> Result<Vec<RunRow>, Refusal
         .read("runs", move |tx| {
             let query = query.clone();
             Box::pin(async move {
-                let Some(job) = store::by_name(tx, &[&query.job]).await?.pop() else {
+                let Some(id) = store::known_id(tx, &query.job).await? else {
                     return Ok(None);
                 };
-                runs::list(tx, &query, job.id).await.map(Some)
+                runs::list(tx, &query, id).await.map(Some)
             })
         })
         .await?;
@@ -195,10 +232,10 @@ pub async fn count_runs(ctx: &Context, query: RunQuery) -> Result<u64, Refusal> 
         .read("count_runs", move |tx| {
             let query = query.clone();
             Box::pin(async move {
-                let Some(job) = store::by_name(tx, &[&query.job]).await?.pop() else {
+                let Some(id) = store::known_id(tx, &query.job).await? else {
                     return Ok(None);
                 };
-                runs::count(tx, &query, job.id).await.map(Some)
+                runs::count(tx, &query, id).await.map(Some)
             })
         })
         .await?;

@@ -164,3 +164,66 @@ pub async fn calendars_of(tx: &mut Tx, specs: impl IntoIterator<Item = &TriggerS
     let names: Vec<&str> = names.into_iter().collect();
     Ok(compile_all(kept::calendars_by_name(tx, &names).await?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: i64, definition: &str) -> TriggerRow {
+        TriggerRow {
+            id,
+            job_id: 1,
+            name: "t".into(),
+            definition: definition.into(),
+            kind: "cron".into(),
+            lane_id: 1,
+            after_job: None,
+            after_outcome: None,
+            created_at_ms: 1_796_002_200_000,
+            judged_ms: 1_796_002_200_000,
+            next_ms: None,
+            fires: 0,
+            due_ms: None,
+            phase: "waiting".into(),
+            error: String::new(),
+            run_root: None,
+            paused: false,
+            paused_until_ms: None,
+            paused_by: None,
+            pause_reason: None,
+            paused_at_ms: None,
+            frozen: false,
+        }
+    }
+
+    #[test]
+    fn a_definition_is_read_once_for_each_of_its_versions() {
+        let calendars = Calendars::new();
+        let read = |row: &TriggerRow, job: &str| {
+            let spec = trigger_spec(row).expect("spec");
+            stored_trigger(job, row, &spec, &calendars).expect("trigger")
+        };
+        let first = row(-71, r#"{"name":"t","cron":"30 2 * * *","zone":"Europe/Berlin"}"#);
+        let trigger = read(&first, "a");
+        assert!(Arc::ptr_eq(&trigger, &read(&first, "a")));
+        // Another definition, another job with this id in another database: never what was kept.
+        let second = row(-71, r#"{"name":"t","cron":"30 3 * * *","zone":"Europe/Berlin"}"#);
+        let at = 1_796_002_200_000;
+        assert_ne!(trigger.next_after(at), read(&second, "a").next_after(at));
+        assert_eq!(read(&first, "b").key, "b/t");
+        // What cannot be read is said each time, and is not kept.
+        let bad = row(-72, "{\"cron\": 7}");
+        assert!(trigger_spec(&bad).is_err() && trigger_spec(&bad).is_err());
+        let began = std::time::Instant::now();
+        for _ in 0..10_000 {
+            let spec: TriggerSpec = serde_json::from_str(&first.definition).expect("spec");
+            self::trigger("a", &spec, first.created_at_ms, &calendars).expect("trigger");
+        }
+        let plain = began.elapsed();
+        let began = std::time::Instant::now();
+        for _ in 0..10_000 {
+            read(&first, "a");
+        }
+        eprintln!("TIMING parse {:?} cached {:?} per 10000", plain, began.elapsed());
+    }
+}

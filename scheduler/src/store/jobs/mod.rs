@@ -107,6 +107,10 @@ static VERSION: Sql = Sql::new(
     "SELECT version, definition, fingerprint, origin, source, changed_at_ms, changed_by, reason FROM job_version \
      WHERE job = $1 AND version = $2 ORDER BY changed_at_ms DESC LIMIT 1",
 );
+static LAST_ID: Sql = Sql::new(
+    "last_job_id",
+    "SELECT job_id AS id FROM job_version WHERE job = $1 ORDER BY changed_at_ms DESC LIMIT 1",
+);
 static DELETE_JOB: Sql = Sql::new("delete_job", "DELETE FROM job WHERE id = $1");
 static PAUSE_JOB: Sql = Sql::new(
     "pause_job",
@@ -136,6 +140,7 @@ pub static STATEMENTS: &[&Sql] = &[
     &WAS_CODE,
     &VERSIONS,
     &VERSION,
+    &LAST_ID,
     &DELETE_JOB,
     &PAUSE_JOB,
     &END_JOB_PAUSES,
@@ -316,6 +321,15 @@ pub async fn versions(tx: &mut Tx, name: &str, limit: i64) -> Result<Vec<Version
 
 pub async fn version(tx: &mut Tx, name: &str, version: i64) -> Result<Option<VersionRow>, StoreError> {
     tx.opt(&VERSION, vec![name.into(), version.into()]).await
+}
+
+/// The id of the job with this name, also of one that was deleted: its runs and its ledger outlive it.
+pub async fn known_id(tx: &mut Tx, name: &str) -> Result<Option<i64>, StoreError> {
+    if let Some(job) = by_name(tx, &[name]).await?.pop() {
+        return Ok(Some(job.id));
+    }
+    let row: Option<OnlyId> = tx.opt(&LAST_ID, vec![name.into()]).await?;
+    Ok(row.map(|row| row.id))
 }
 
 pub async fn delete(tx: &mut Tx, id: i64) -> Result<(), StoreError> {
