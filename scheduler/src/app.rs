@@ -7,8 +7,8 @@ use crate::flow::notify::{Channels, Notifier};
 use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
 use crate::loops::{
-    self, admit, backfill, callbacks, chains, expire, fire, job_files, lateness, life_sign, poll, reaper, retention, route, sets,
-    watchdog,
+    self, admit, backfill, callbacks, chains, expire, fire, job_files, lateness, life_sign, poll, reaper, retention,
+    route, sets, watchdog,
 };
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};

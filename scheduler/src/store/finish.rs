@@ -403,7 +403,7 @@ async fn put_successors(tx: &mut Tx, ended: &[&End]) -> Result<Vec<Successor>, S
     let jobs = settle::jobs_of_failed(tx, ended).await?;
     let wanted: Vec<Follow> = ended
         .iter()
-        .filter_map(|end| successor(end, end.task.job_id.and_then(|job| jobs.get(&job))))
+        .filter_map(|end| successor(end, end.task.job_id.and_then(|job| jobs.get(&job)).map(|job| &**job)))
         .collect();
     follow(tx, &wanted).await
 }

@@ -2,12 +2,14 @@
 
 use crate::context::Context;
 use crate::store::alarms::{self, Raise};
+use crate::store::jobs::compiled::{self, ReadJob};
 use crate::store::jobs::health::{self, HealthRow, notice_of, raise_of, rules_of, slow_words};
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::watch::{self, NewWatch, SlowRow, WatchRow};
-use crate::store::jobs::{self as store, JobRow, compiled, settle};
+use crate::store::jobs::{self as store, JobRow, settle};
 use crate::store::{Class, StoreError, Tx, freeze};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use systole_shared::alarm::late::{Known, judge};
 use systole_shared::alarm::notice::TaskFact;
 use systole_shared::alarm::rule::has_times;
@@ -32,7 +34,7 @@ async fn watch_jobs(tx: &mut Tx) -> Result<usize, StoreError> {
     let known = watch::of_jobs(tx, &ids).await?;
     let mut wanted: Vec<NewWatch> = Vec::new();
     for row in store::by_id(tx, &ids).await? {
-        let rules = rules_of(&row).map(|job| job.alarms).unwrap_or_default();
+        let rules = rules_of(&row).map(|job| job.alarms.clone()).unwrap_or_default();
         let new: Vec<NewWatch> = rules.iter().filter_map(|rule| new_watch(row.id, rule)).collect();
         let gone: Vec<&str> = known
             .iter()
@@ -83,8 +85,8 @@ pub async fn judge_due(ctx: &Context, until_ms: i64) -> Result<usize, StoreError
 /// A job with all that its lateness depends on.
 struct Subject {
     row: JobRow,
-    job: Job,
-    triggers: Vec<(TriggerRow, Trigger)>,
+    job: ReadJob,
+    triggers: Vec<(TriggerRow, Arc<Trigger>)>,
     /// Some trigger has times that are known beforehand, be it one that cannot be read.
     has_times: bool,
 }
@@ -148,7 +150,7 @@ async fn judge_jobs(tx: &mut Tx, ids: &[i64], until_ms: i64) -> Result<(usize, b
 
 async fn subjects(tx: &mut Tx, ids: &[i64]) -> Result<HashMap<i64, Subject>, StoreError> {
     let mut triggers = triggers::of_jobs(tx, ids).await?;
-    let jobs: Vec<(JobRow, Job)> = store::by_id(tx, ids)
+    let jobs: Vec<(JobRow, ReadJob)> = store::by_id(tx, ids)
         .await?
         .into_iter()
         .filter_map(|row| {
@@ -161,8 +163,8 @@ async fn subjects(tx: &mut Tx, ids: &[i64]) -> Result<HashMap<i64, Subject>, Sto
     for (row, job) in jobs {
         let own: Vec<TriggerRow> = triggers.extract_if(.., |trigger| trigger.job_id == row.id).collect();
         let own = own.into_iter().filter_map(|trigger| {
-            let spec = compiled::trigger_spec(&trigger).ok().filter(has_times)?;
-            let ready = compiled::trigger(&row.name, &spec, trigger.created_at_ms, &calendars).ok()?;
+            let spec = compiled::trigger_spec(&trigger).ok().filter(|spec| has_times(spec))?;
+            let ready = compiled::stored_trigger(&row.name, &trigger, &spec, &calendars).ok()?;
             Some((trigger, ready))
         });
         subjects.insert(
@@ -282,7 +284,7 @@ async fn raise_slow(tx: &mut Tx, until_ms: i64) -> Result<usize, StoreError> {
     }
     let ids: BTreeSet<i64> = rows.iter().map(|row| row.job_id).collect();
     let ids: Vec<i64> = ids.into_iter().collect();
-    let jobs: HashMap<i64, Job> = store::by_id(tx, &ids)
+    let jobs: HashMap<i64, ReadJob> = store::by_id(tx, &ids)
         .await?
         .into_iter()
         .filter_map(|row| Some((row.id, rules_of(&row)?)))

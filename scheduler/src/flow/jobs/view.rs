@@ -1,7 +1,7 @@
 //! What is shown of jobs: their state, their versions, their runs and their ledger.
 
 use super::{Refusal, no_such_job};
-use crate::context::Context;
+use crate::context::{Context, FleetView};
 use crate::store::audit::AuditFilter;
 use crate::store::jobs::ledger::{self, OccurrenceFilter, OccurrenceRow};
 use crate::store::jobs::runs::{self, RunQuery, RunRow};
@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use systole_shared::job::route::BROADCAST;
 use systole_shared::policy::freeze::{Freeze, over};
+use systole_shared::policy::why::{self, Wanted};
 use systole_shared::time::format_utc;
 
 /// Jobs that are not there for which one call looks who deleted them.
@@ -118,6 +119,10 @@ pub async fn get(ctx: &Context, names: Vec<String>) -> Result<Vec<Result<JobView
         .into_iter()
         .map(|view| (view.row.name.clone(), view))
         .collect();
+    let fleet = ctx.fleet.view(&ctx.db, ctx.lost_after_ms()).await?;
+    for view in found.values_mut() {
+        view.unserved = unserved(&view.row, &fleet);
+    }
     let mut results = Vec::with_capacity(asked.len());
     let mut looked_for = 0;
     for name in asked.iter() {
@@ -131,6 +136,19 @@ pub async fn get(ctx: &Context, names: Vec<String>) -> Result<Vec<Result<JobView
         });
     }
     Ok(results)
+}
+
+/// Why no live runner can take runs of the job.
+fn unserved(row: &JobRow, fleet: &FleetView) -> String {
+    let Ok(job) = compiled::job(row) else {
+        return String::new();
+    };
+    let wanted = Wanted {
+        queue: &job.task.queue,
+        require: &job.task.require,
+        target: job.task.target.as_ref(),
+    };
+    why::unserved(&wanted, &fleet.runners)
 }
 
 /// That there is no such job; and if there was one, who deleted it, when and why.

@@ -214,16 +214,5 @@ mod tests {
         // What cannot be read is said each time, and is not kept.
         let bad = row(-72, "{\"cron\": 7}");
         assert!(trigger_spec(&bad).is_err() && trigger_spec(&bad).is_err());
-        let began = std::time::Instant::now();
-        for _ in 0..10_000 {
-            let spec: TriggerSpec = serde_json::from_str(&first.definition).expect("spec");
-            self::trigger("a", &spec, first.created_at_ms, &calendars).expect("trigger");
-        }
-        let plain = began.elapsed();
-        let began = std::time::Instant::now();
-        for _ in 0..10_000 {
-            read(&first, "a");
-        }
-        eprintln!("TIMING parse {:?} cached {:?} per 10000", plain, began.elapsed());
     }
 }

@@ -6,8 +6,9 @@ use super::super::db::{Tx, batch};
 use super::super::error::StoreError;
 use super::super::finish::{End, Ended};
 use super::super::sql::Sql;
+use super::compiled::{self, ReadJob};
 use super::ledger::Entry;
-use super::{JobRow, compiled, watch};
+use super::{JobRow, watch};
 use serde::Serialize;
 use std::collections::{BTreeSet, HashMap};
 use systole_shared::alarm::health::{Health, RunEnd, after_run};
@@ -92,7 +93,7 @@ struct HealthJson {
 }
 
 /// The rules of a job, and the job, if it has rules. Most have none and are not even read.
-pub fn rules_of(row: &JobRow) -> Option<Job> {
+pub fn rules_of(row: &JobRow) -> Option<ReadJob> {
     if !row.definition.contains("\"alarm\"") {
         return None;
     }
@@ -213,7 +214,7 @@ pub async fn after_ends(
     jobs: &HashMap<i64, JobRow>,
     ended: &mut Ended,
 ) -> Result<(), StoreError> {
-    let with_rules: HashMap<i64, Job> = jobs.values().filter_map(|row| Some((row.id, rules_of(row)?))).collect();
+    let with_rules: HashMap<i64, ReadJob> = jobs.values().filter_map(|row| Some((row.id, rules_of(row)?))).collect();
     if with_rules.is_empty() {
         return Ok(());
     }
@@ -333,7 +334,7 @@ pub async fn after_verdicts<'a>(
     ended: &mut Ended,
 ) -> Result<(), StoreError> {
     let mut raises: Vec<Raise> = Vec::new();
-    let mut rules: HashMap<i64, Option<Job>> = HashMap::new();
+    let mut rules: HashMap<i64, Option<ReadJob>> = HashMap::new();
     for entry in entries.filter(|entry| entry.verdict == "skipped" && is_unwanted(entry.reason)) {
         let job = rules
             .entry(entry.job_id)

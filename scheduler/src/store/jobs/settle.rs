@@ -8,15 +8,15 @@ use super::super::error::StoreError;
 use super::super::finish::{self, End, Ended};
 use super::super::freeze;
 use super::super::sql::Sql;
+use super::compiled::{self, ReadJob};
 use super::launch::{self, Wish};
 use super::ledger::{self, Entry};
 use super::recover;
 use super::slots::{self, Places};
 use super::triggers::{self, TriggerRow};
-use super::{JobRow, compiled, health};
+use super::{JobRow, health};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use systole_shared::job::Job;
 use systole_shared::job::route::data_of;
 use systole_shared::job::task::Occasion;
 use systole_shared::policy::freeze::{Freeze, over};
@@ -73,7 +73,7 @@ pub async fn now_ms(tx: &mut Tx) -> Result<i64, StoreError> {
 }
 
 /// The jobs whose tasks have failed, with their policies. Where a job is gone nothing follows.
-pub async fn jobs_of_failed(tx: &mut Tx, ended: &[&End]) -> Result<HashMap<i64, Job>, StoreError> {
+pub async fn jobs_of_failed(tx: &mut Tx, ended: &[&End]) -> Result<HashMap<i64, ReadJob>, StoreError> {
     let ids: BTreeSet<i64> = ended
         .iter()
         .filter(|end| end.transition.to() == TaskState::Failed)
