@@ -259,7 +259,7 @@ pub fn range_entry(row: &TriggerRow, range: &Range) -> Entry {
 async fn carry_out(
     tx: &mut Tx,
     turns: &mut [Turn],
-    jobs: &HashMap<i64, (JobRow, Result<Job, String>)>,
+    jobs: &HashMap<i64, (JobRow, Result<ReadJob, String>)>,
     ended: &mut Ended,
     now: i64,
 ) -> Result<(), StoreError> {
