@@ -158,6 +158,7 @@ async fn context(
         health: Health::default(),
         clock: crate::clock::ClockWatch::new(db.is_elsewhere()),
         ahead: crate::ahead::Ahead::default(),
+        withheld: crate::context::Withheld::default(),
         draining: CancellationToken::new(),
         closed: CancellationToken::new(),
         newest_task_id: db.newest_task_id().await?.into(),

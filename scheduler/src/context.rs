@@ -13,8 +13,9 @@ use crate::parked::Parked;
 use crate::store::Db;
 use crate::tls::OwnCertificate;
 use crate::wake::Wake;
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::why::RunnerView;
 use systole_shared::trigger::zone::Zone;
@@ -58,12 +59,39 @@ pub struct Context {
     pub clock: ClockWatch,
     /// Hosts that get no new task, because the database was set back.
     pub ahead: Ahead,
+    /// Hosts that the reaper of this replica does not declare lost yet, because many fell silent at once.
+    pub withheld: Withheld,
     /// SIGTERM: nothing new is begun.
     pub draining: CancellationToken,
     /// The last call has been answered: workers end.
     pub closed: CancellationToken,
     /// Highest task id known.
     pub newest_task_id: AtomicI64,
+}
+
+#[derive(Debug, Default)]
+pub struct Withheld {
+    hosts: Mutex<HashSet<String>>,
+}
+
+impl Withheld {
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        match self.hosts.lock() {
+            Ok(hosts) => hosts,
+            Err(poisoned) => poisoned.into_inner(),
+        }
+    }
+
+    pub fn set(&self, hosts: &[String]) {
+        let mut known = self.lock();
+        if known.len() != hosts.len() || !hosts.iter().all(|host| known.contains(host)) {
+            *known = hosts.iter().cloned().collect();
+        }
+    }
+
+    pub fn has(&self, host: &str) -> bool {
+        self.lock().contains(host)
+    }
 }
 
 /// Whether this replica can commit.

@@ -152,8 +152,8 @@ async fn fleet(ctx: &Context, out: &mut String) -> Result<(), StoreError> {
     );
     for (state, count) in [
         ("busy", of(|r| r.live && r.busy.is_some())),
-        ("cordoned", of(|r| r.live && r.busy.is_none() && r.cordoned)),
-        ("ready", of(|r| r.live && r.busy.is_none() && !r.cordoned)),
+        ("cordoned", of(|r| r.live && r.busy.is_none() && r.cordon.is_some())),
+        ("ready", of(|r| r.live && r.busy.is_none() && r.cordon.is_none())),
         ("lost_or_left", of(|r| !r.live)),
     ] {
         let _ = writeln!(out, "systole_runners{{state=\"{state}\"}} {count}");

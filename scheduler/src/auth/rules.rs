@@ -11,6 +11,7 @@ pub const CALLS: &[(&str, Needs)] = &[
     ("/systole.v1.TaskService/Cancel", Needs::Operate),
     ("/systole.v1.TaskService/Watch", Needs::View),
     ("/systole.v1.TaskService/ReadOutput", Needs::View),
+    ("/systole.v1.TaskService/Explain", Needs::View),
     ("/systole.v1.JobService/Apply", Needs::Operate),
     ("/systole.v1.JobService/Get", Needs::View),
     ("/systole.v1.JobService/List", Needs::View),

@@ -3,7 +3,7 @@
 use crate::store::read::RunnerRow;
 use systole_shared::id::RunnerId;
 use systole_shared::policy::lane::Labels;
-use systole_shared::policy::why::RunnerView;
+use systole_shared::policy::why::{Cordon, Fault, RunnerView};
 
 /// One word for what a runner is.
 pub fn state(row: &RunnerRow, lost_after_ms: i64) -> &'static str {
@@ -48,8 +48,19 @@ pub fn view(row: &RunnerRow, lost_after_ms: i64) -> RunnerView {
         queues: queues(row),
         labels: labels(row),
         live: !matches!(state, "left" | "lost"),
-        cordoned: row.cordoned,
-        fault: row.fault.clone(),
+        left: state == "left",
+        seen_ms: row.seen_ms,
+        cordon: row.cordoned.then(|| Cordon {
+            by: row.cordoned_by.clone().unwrap_or_default(),
+            reason: row.cordon_reason.clone().unwrap_or_default(),
+            since_ms: row.cordoned_at_ms,
+            until_ms: row.cordon_until_ms,
+        }),
+        fault: row.fault.as_ref().map(|kind| Fault {
+            kind: kind.clone(),
+            detail: row.fault_detail.clone().unwrap_or_default(),
+            since_ms: row.fault_at_ms,
+        }),
         busy: row.task_id.map(|task| (task, row.busy_since_ms.unwrap_or(row.now_ms))),
     }
 }

@@ -103,18 +103,22 @@ async fn one_step(tx: &mut Tx, order: &ForgetOrder, alive_ms: i64) -> Result<Ste
     let host = order.host.as_str();
     // Host, runners, tasks: the order in which everybody locks.
     if !hosts::lock_host(tx, host).await? {
-        return Ok(Step::Unknown);
+        return if order.dead {
+            free_places(tx, order).await
+        } else {
+            Ok(Step::Unknown)
+        };
     }
-    let slots = lock_slots(tx, host).await?;
-    if let Some(age_ms) = youngest_ms(&slots).filter(|&age_ms| age_ms <= alive_ms) {
+    let rows = lock_slots(tx, host).await?;
+    if let Some(age_ms) = youngest_ms(&rows).filter(|&age_ms| age_ms <= alive_ms) {
         return Ok(Step::Beats { age_ms });
     }
-    let mut held: Vec<i64> = slots.iter().filter_map(|slot| slot.task_id).collect();
+    let mut held: Vec<i64> = rows.iter().filter_map(|slot| slot.task_id).collect();
     held.sort_unstable();
     if !held.is_empty() && !order.dead {
         return Ok(Step::Holds(held));
     }
-    let silent_ms = u64::try_from(youngest_ms(&slots).unwrap_or(0)).unwrap_or(0);
+    let silent_ms = u64::try_from(youngest_ms(&rows).unwrap_or(0)).unwrap_or(0);
     let mut ends = Vec::new();
     for task in finish::lock_tasks(tx, &held).await? {
         let state = task.state()?;
@@ -144,12 +148,26 @@ async fn one_step(tx: &mut Tx, order: &ForgetOrder, alive_ms: i64) -> Result<Ste
     };
     audit_with(tx, &order.by, "forget", (host, detail.as_str()), &order.reason).await?;
     let forgotten = Forgotten {
-        slots: slots.len(),
+        slots: rows.len(),
         lost: ended.ids.clone(),
         waiting,
         more_waiting,
     };
     Ok(Step::Done(forgotten, ended))
+}
+
+/// A host that was forgotten before: what jobs still hold for lack of proof is freed by the same word.
+async fn free_places(tx: &mut Tx, order: &ForgetOrder) -> Result<Step, StoreError> {
+    let host = order.host.as_str();
+    let roots = slots::lost_on(tx, host).await?;
+    if roots.is_empty() {
+        return Ok(Step::Unknown);
+    }
+    let mut ended = Ended::default();
+    let tasks = settle::proven(tx, &roots, &mut ended).await?;
+    let detail = format!("dead, places of {}", named(&tasks));
+    audit_with(tx, &order.by, "forget", (host, detail.as_str()), &order.reason).await?;
+    Ok(Step::Done(Forgotten::default(), ended))
 }
 
 /// Since the last beat of any slot that did not say goodbye.

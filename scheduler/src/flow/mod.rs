@@ -8,6 +8,7 @@ pub mod cancel;
 pub mod dispatch;
 pub mod doctor;
 pub mod expire;
+pub mod explain;
 pub mod fetch;
 pub mod fleet;
 pub mod forget;

@@ -294,13 +294,10 @@ mod tests {
     #[test]
     fn what_no_live_runner_fits_is_named_once() {
         let runner = |live| RunnerView {
-            id: RunnerId::new("a", 0),
             queues: vec!["default".into()],
-            labels: BTreeMap::new(),
             live,
-            cordoned: false,
-            fault: None,
             busy: Some((1, 0)),
+            ..RunnerView::ready(RunnerId::new("a", 0))
         };
         let lane = |queue: &str, priority| Lane {
             queue: queue.into(),

@@ -6,7 +6,7 @@ use crate::flow::cancel::no_such_task;
 use crate::flow::output::{self, Piece, Read};
 use crate::flow::submit::{self, Item};
 use crate::flow::watch::{self, What};
-use crate::flow::{Refusal, cancel};
+use crate::flow::{Refusal, cancel, explain};
 use crate::store::output::Stream;
 use crate::store::read::{Filter, TaskRow};
 use crate::store::submit::Stored;
@@ -20,7 +20,9 @@ use systole_proto::v1::task_service_server::TaskService;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
 use systole_shared::limits::{BATCH_ITEMS_MAX, GET_IDS_MAX, PAGE_MAX};
+use systole_shared::policy::access::Needs;
 use systole_shared::policy::freeze::{longest, over};
+use systole_shared::policy::why::blockers::Blocker;
 use systole_shared::policy::why::{Wanted, waiting_for};
 use systole_shared::task::trace::{self, is_traceparent};
 use systole_shared::task::{TaskSpec, TaskState};
@@ -282,6 +284,32 @@ impl TaskService for Tasks {
         });
         Ok(Response::new(Box::pin(answer)))
     }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        let id = request.into_inner().task_id;
+        let explained = explain::explain(&self.ctx, id)
+            .await
+            .map_err(|refusal| status(&refusal))?;
+        let blockers = explained.blockers.into_iter().map(blocker_to_wire).collect();
+        Ok(Response::new(v1::ExplainResponse {
+            task: to_wire(&self.ctx, vec![explained.task]).await?.pop(),
+            story: explained.story,
+            blockers,
+            now_ms: time_to_wire(explained.now_ms),
+        }))
+    }
+}
+
+fn blocker_to_wire(blocker: Blocker) -> v1::Blocker {
+    v1::Blocker {
+        kind: blocker.kind.name().into(),
+        message: blocker.message,
+        since_ms: blocker.since_ms.map_or(0, time_to_wire),
+        until_ms: blocker.until_ms.map_or(0, time_to_wire),
+        advice: blocker.advice,
+        command: blocker.command,
+        roles: blocker.needs.map(Needs::roles).unwrap_or_default(),
+    }
 }
 
 fn store(error: crate::store::StoreError) -> Status {
@@ -381,7 +409,7 @@ fn task_to_wire(row: &TaskRow, fleet: &FleetView) -> Result<v1::Task, crate::sto
         submit_reason: row.submit_reason.clone().unwrap_or_default(),
         cancelled_by: row.cancelled_by.clone().unwrap_or_default(),
         cancel_reason: row.cancel_reason.clone().unwrap_or_default(),
-        late_result: row.late_result.as_deref().and_then(late_result),
+        late_result: row.late_outcome().as_ref().map(outcome_to_wire),
         callback: callback(row),
         waiting_for: why(row, state, &spec, fleet),
         stdout_bytes: bytes(row.stdout_bytes),
@@ -407,29 +435,6 @@ fn gap(start: Option<i64>, bytes: Option<i64>) -> Option<v1::OutputGap> {
     (number(bytes) > 0).then(|| v1::OutputGap {
         offset: number(start),
         bytes: number(bytes),
-    })
-}
-
-fn late_result(text: &str) -> Option<v1::Outcome> {
-    let value: serde_json::Value = serde_json::from_str(text).ok()?;
-    let number = |name: &str| {
-        value
-            .get(name)
-            .and_then(serde_json::Value::as_i64)
-            .and_then(|n| i32::try_from(n).ok())
-    };
-    let text = |name: &str| {
-        value
-            .get(name)
-            .and_then(serde_json::Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    Some(v1::Outcome {
-        kind: text("kind"),
-        exit_code: number("exit_code"),
-        signal: number("signal"),
-        message: text("message"),
     })
 }
 
@@ -470,7 +475,11 @@ fn why(row: &TaskRow, state: TaskState, spec: &TaskSpec, fleet: &FleetView) -> S
     match state {
         TaskState::Created if row.waiting_ms.is_some() => match row.set_id {
             Some(set) => format!("its turn in broadcast {set} (max_parallel)"),
-            None => "a place of its job, or of its concurrency group".into(),
+            None => format!(
+                "held: waits for a place of job {} (systole why {})",
+                spec.job.as_deref().unwrap_or_default(),
+                row.id
+            ),
         },
         TaskState::Created => match (row.run_at_ms, row.retry_of) {
             (Some(at), None) => format!("starts at {}", format_utc(at)),

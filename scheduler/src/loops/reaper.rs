@@ -56,6 +56,7 @@ impl Reaper {
             })
             .collect();
         let verdicts = self.observer.pass(now, &seen, rule);
+        ctx.withheld.set(&verdicts.withheld);
         if verdicts.withheld.len() != self.withheld {
             self.withheld = verdicts.withheld.len();
             if self.withheld > 0 {

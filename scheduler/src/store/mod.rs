@@ -24,6 +24,7 @@ pub mod cordon;
 pub mod db;
 pub mod doctor;
 pub mod error;
+pub mod explain;
 pub mod fetch;
 pub mod finish;
 pub mod forget;
@@ -59,6 +60,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         clocks::STATEMENTS,
         cordon::STATEMENTS,
         doctor::STATEMENTS,
+        explain::STATEMENTS,
         fetch::STATEMENTS,
         finish::STATEMENTS,
         forget::STATEMENTS,

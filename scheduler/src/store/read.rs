@@ -11,7 +11,7 @@ use systole_shared::task::{EndDetail, Outcome, OutcomeKind, TaskSpec, TaskState}
 macro_rules! columns {
     () => {
         "t.id, t.root_id, t.retry_of, t.retried_by, t.attempt, t.max_retries, t.status, t.name, t.host, t.slot, t.start_no, t.created_at_ms, \
-         t.run_at_ms, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, t.cancelled_by, \
+         t.run_at_ms, t.job_id, t.lane_id, t.eligible_at_ms, t.dispatched_at_ms, t.started_at_ms, t.ended_at_ms, t.terminating, t.cancelled_by, \
          t.cancel_reason, t.outcome_kind, t.exit_code, t.signal, t.outcome_message, t.late_result, t.end_detail, t.submitted_by, \
          t.submit_reason, t.callback_url, c.status AS callback_status, c.tries AS callback_tries, c.last_error AS callback_error, \
          c.delivery_id, t.recoveries, t.waiting_ms, t.route, t.avoid_host, t.routed_ms, t.target_host, t.set_id, t.set_size, t.shard_index, t.shard_total, \
@@ -84,6 +84,9 @@ pub struct TaskRow {
     pub start_no: Option<i64>,
     pub created_at_ms: i64,
     pub run_at_ms: Option<i64>,
+    /// Since when it waits for a place of its job.
+    pub job_id: Option<i64>,
+    pub lane_id: i64,
     pub eligible_at_ms: Option<i64>,
     pub dispatched_at_ms: Option<i64>,
     pub started_at_ms: Option<i64>,
@@ -95,7 +98,7 @@ pub struct TaskRow {
     exit_code: Option<i64>,
     signal: Option<i64>,
     outcome_message: Option<String>,
-    pub late_result: Option<String>,
+    late_result: Option<String>,
     end_detail: Option<String>,
     pub submitted_by: String,
     pub submit_reason: Option<String>,
@@ -151,6 +154,18 @@ impl TaskRow {
             signal: narrow(self.signal),
             message: self.outcome_message.clone().unwrap_or_default(),
         }))
+    }
+
+    /// A true result that came after the verdict; one that cannot be read is none.
+    pub fn late_outcome(&self) -> Option<Outcome> {
+        let value: serde_json::Value = serde_json::from_str(self.late_result.as_deref()?).ok()?;
+        let number = |name: &str| value[name].as_i64().and_then(|n| i32::try_from(n).ok());
+        Some(Outcome {
+            kind: OutcomeKind::parse(value["kind"].as_str()?)?,
+            exit_code: number("exit_code"),
+            signal: number("signal"),
+            message: value["message"].as_str().unwrap_or_default().to_owned(),
+        })
     }
 
     pub fn end_detail(&self) -> Result<Option<EndDetail>, StoreError> {

@@ -1,22 +1,63 @@
-//! Why a task waits, in one line for a person.
+//! Why a task waits: in one line for a person here, with everything that holds it and who can lift that in [`blockers`]; and in
+//! [`story`] what became of one that has ended.
+
+pub mod blockers;
+pub mod story;
 
 use super::host_fault::words;
 use super::lane::{Labels, missing_labels, serves_queue};
 use crate::id::{RunnerId, Target};
 use crate::time::format_duration;
 
-/// One runner as the scheduler last saw it.
+/// One runner as the scheduler last saw it. Times are ms of the database's clock.
 #[derive(Clone, Debug)]
 pub struct RunnerView {
     pub id: RunnerId,
     pub queues: Vec<String>,
     pub labels: Labels,
     pub live: bool,
-    pub cordoned: bool,
-    /// The name of what keeps its host from starting anything.
-    pub fault: Option<String>,
-    /// The task it holds and since when, ms of the database's clock.
+    /// It said goodbye. One that is neither this nor live is lost.
+    pub left: bool,
+    pub seen_ms: i64,
+    pub cordon: Option<Cordon>,
+    /// What keeps its host from starting anything.
+    pub fault: Option<Fault>,
+    /// The task it holds and since when.
     pub busy: Option<(i64, i64)>,
+}
+
+/// Somebody said that it gets nothing new.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cordon {
+    pub by: String,
+    pub reason: String,
+    pub since_ms: Option<i64>,
+    /// When it ends by itself.
+    pub until_ms: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: String,
+    pub detail: String,
+    pub since_ms: Option<i64>,
+}
+
+impl RunnerView {
+    /// A live runner with nothing to do and nothing against it.
+    pub fn ready(id: RunnerId) -> Self {
+        Self {
+            id,
+            queues: Vec::new(),
+            labels: Labels::new(),
+            live: true,
+            left: false,
+            seen_ms: 0,
+            cordon: None,
+            fault: None,
+            busy: None,
+        }
+    }
 }
 
 /// What the task asks for.
@@ -89,13 +130,13 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
         Ok(fits) => fits,
         Err(words) => return words,
     };
-    let cordoned = fits.iter().filter(|r| r.cordoned).count();
+    let cordoned = fits.iter().filter(|r| r.cordon.is_some()).count();
     let faulty: Vec<&RunnerView> = fits
         .iter()
-        .filter(|r| !r.cordoned && r.fault.is_some())
+        .filter(|r| r.cordon.is_none() && r.fault.is_some())
         .copied()
         .collect();
-    let open: Vec<&&RunnerView> = fits.iter().filter(|r| !r.cordoned && r.fault.is_none()).collect();
+    let open: Vec<&&RunnerView> = fits.iter().filter(|r| r.cordon.is_none() && r.fault.is_none()).collect();
     let faults = (!faulty.is_empty()).then(|| {
         format!(
             "{} of {} slots faulty: {}",
@@ -141,7 +182,7 @@ const FAULTY_HOSTS_NAMED_MAX: usize = 3;
 fn faults_by_host(faulty: &[&RunnerView]) -> String {
     let mut hosts: Vec<String> = faulty
         .iter()
-        .filter_map(|r| Some(format!("{} on {}", words(r.fault.as_deref()?), r.id.host)))
+        .filter_map(|r| Some(format!("{} on {}", words(&r.fault.as_ref()?.kind), r.id.host)))
         .collect();
     hosts.sort();
     hosts.dedup();
@@ -169,13 +210,8 @@ mod tests {
 
     fn runner(host: &str, labels: &[(&str, &str)]) -> RunnerView {
         RunnerView {
-            id: RunnerId::new(host, 0),
-            queues: vec![],
             labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
-            live: true,
-            cordoned: false,
-            fault: None,
-            busy: None,
+            ..RunnerView::ready(RunnerId::new(host, 0))
         }
     }
 
@@ -221,7 +257,7 @@ mod tests {
         assert_eq!(why(&[("gpu", "1")], Some("a"), &both), "runner a has no gpu=1");
         assert_eq!(why(&[], Some("b"), &both), "runner b does not serve queue default");
         let mut cordoned = runner("a", &[]);
-        cordoned.cordoned = true;
+        cordoned.cordon = Some(Cordon::default());
         assert_eq!(why(&[], None, &[cordoned]), "runner a/0 is cordoned");
         let mut busy = runner("a", &[]);
         busy.busy = Some((1830, 0));
@@ -236,7 +272,10 @@ mod tests {
     fn slots_of_faulty_hosts_are_counted_with_the_fault() {
         let faulty = |host: &str, slot, fault: &str| RunnerView {
             id: RunnerId::new(host, slot),
-            fault: Some(fault.into()),
+            fault: Some(Fault {
+                kind: fault.into(),
+                ..Fault::default()
+            }),
             ..runner(host, &[])
         };
         let full = [faulty("a", 0, "disk_full"), faulty("a", 1, "disk_full")];
@@ -249,7 +288,7 @@ mod tests {
             "1 of 1 slots busy (longest: 1830, 12m00s); 2 of 3 slots faulty: disk full on a"
         );
         let mut cordoned = runner("b", &[]);
-        cordoned.cordoned = true;
+        cordoned.cordon = Some(Cordon::default());
         let closed = [vec![cordoned, faulty("c", 0, "file_limit")], full.to_vec()].concat();
         assert_eq!(
             why(&[], None, &closed),

@@ -18,6 +18,7 @@ on_both_databases!(
     a_serial_job_waits_while_a_lost_child_may_live,
     a_fenced_child_is_dead_by_the_time_its_runner_is_lost,
     a_person_may_declare_a_host_dead,
+    a_host_that_is_forgotten_as_dead_frees_the_places_of_its_jobs,
     a_cancel_of_a_waiting_run_frees_nothing_and_lets_the_next_one_pass,
     a_deleted_job_cancels_what_waits,
     a_place_that_was_forgotten_is_freed,
@@ -237,6 +238,35 @@ async fn a_person_may_declare_a_host_dead(db: TestDb) {
         .into_inner();
     assert_eq!(done.task_ids, [first]);
     assert_eq!(replica.state(second).await, S::Queued);
+    replica.stop().await;
+}
+
+async fn a_host_that_is_forgotten_as_dead_frees_the_places_of_its_jobs(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let (_, _, second) = lost(&replica, &json!({})).await;
+    let remove = |dead| v1::RemoveHostRequest {
+        host: "h".into(),
+        dead,
+        ..v1::RemoveHostRequest::default()
+    };
+    // Without the word that it is dead nothing proves that the child is.
+    until("it is silent for long enough", || async {
+        replica.admin().remove(remove(false)).await.ok()
+    })
+    .await;
+    assert_eq!(replica.state(second).await, S::Created);
+    replica
+        .admin()
+        .remove(remove(true))
+        .await
+        .expect("its places are freed");
+    assert_eq!(replica.state(second).await, S::Queued);
+    let again = replica
+        .admin()
+        .remove(remove(true))
+        .await
+        .expect_err("nothing is left of it");
+    assert!(again.message().contains("no host h is known"), "{again}");
     replica.stop().await;
 }
 

@@ -6,6 +6,7 @@ mod callbacks;
 mod claims;
 mod cordons;
 mod environment;
+mod explain;
 mod fetch;
 mod freezes;
 mod holds;

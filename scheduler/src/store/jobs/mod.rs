@@ -263,7 +263,7 @@ struct Count {
     n: i64,
 }
 
-fn names_json(names: &[&str]) -> Result<super::db::Arg, StoreError> {
+pub(super) fn names_json(names: &[&str]) -> Result<super::db::Arg, StoreError> {
     batch(&names.iter().map(|&name| NameJson { name }).collect::<Vec<_>>())
 }
 
