@@ -321,6 +321,11 @@ impl Client {
         }
     }
 
+    pub async fn explain(&self, task_id: i64) -> Result<v1::ExplainResponse, Failure> {
+        self.unary(|| async { self.tasks().explain(self.request(v1::ExplainRequest { task_id })).await })
+            .await
+    }
+
     pub async fn list(&self, request: v1::ListRequest) -> Result<v1::ListResponse, Failure> {
         self.unary(|| async { self.tasks().list(self.request(request.clone())).await })
             .await

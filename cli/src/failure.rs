@@ -449,4 +449,42 @@ mod tests {
             assert_eq!(option_of(field), option);
         }
     }
+
+    /// Every code of the catalogue as a person sees it: what it says, its code, and the exit status.
+    #[test]
+    fn the_errors_of_the_catalogue_are_as_they_were() {
+        let mut text = String::new();
+        for &code in Code::ALL {
+            let failure = Failure::from_item(&v1::ItemError {
+                code: code.name().into(),
+                message: code.meaning().into(),
+                field: String::new(),
+            });
+            text.push_str(&format!("error: {failure}  (exit {})\n", failure.exit));
+        }
+        crate::golden::check("errors", &text);
+    }
+
+    #[test]
+    fn the_errors_of_this_command_are_as_they_were() {
+        let https = Url::parse("https://h:1").expect("valid");
+        let mut text = String::new();
+        for failure in [
+            Failure::no_scheduler(&url(), "connection refused"),
+            Failure::no_scheduler(&https, "received corrupt message of type InvalidContentType"),
+            Failure::no_scheduler(&url(), "connection error detected: frame with invalid size"),
+            Failure::no_scheduler(&https, "invalid peer certificate: UnknownIssuer"),
+            Failure::no_scheduler(&https, "invalid peer certificate: NotValidForName"),
+            Failure::no_scheduler(&https, "CaUsedAsEndEntity"),
+            Failure::no_scheduler(&https, "invalid peer certificate: Expired"),
+            Failure::from_status(&Status::internal("a proxy says no"), &url()),
+            Failure::from_status(
+                &answer("VALIDATION_003", "items[0].spec.timeout_ms", "is longer than 366 days"),
+                &url(),
+            ),
+        ] {
+            text.push_str(&format!("error: {failure}  (exit {})\n", failure.exit));
+        }
+        crate::golden::check("errors_of_the_client", &text);
+    }
 }

@@ -12,6 +12,8 @@ mod failure;
 mod follow;
 mod instance;
 mod log_file;
+#[cfg(test)]
+mod golden;
 mod output;
 mod paths;
 mod pinned;

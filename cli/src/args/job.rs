@@ -1,4 +1,4 @@
-//! Options of `systole job`, `systole why` and `systole import`.
+//! Options of `systole job` and `systole import`.
 
 use super::job_change::{JobDiffArgs, JobEditArgs, JobEnqueueArgs, JobRestoreArgs};
 use super::value::{count, env_var, host, key, reason, time, version, word};
@@ -282,20 +282,6 @@ pub struct JobNextArgs {
     /// At most this many, up to 1000
     #[arg(short = 'n', value_name = "N", default_value = "20", value_parser = count)]
     pub limit: u64,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  systole why nightly-backup              what happens, or happened last
-  systole why nightly-backup --at 02:30   what became of that time")]
-pub struct WhyArgs {
-    /// Name of the job
-    #[arg(value_name = "JOB", value_parser = word)]
-    pub job: String,
-    /// A scheduled time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
-    pub at: Option<i64>,
 }
 
 pub(super) fn job_or_trigger(text: &str) -> Result<String, String> {

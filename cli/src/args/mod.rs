@@ -29,6 +29,7 @@ mod tasks;
 mod tests;
 mod trigger;
 mod value;
+mod why;
 
 pub use access::{AuditArgs, CreateTokenArgs, JoinCommandArgs, RevokeTokenArgs, TokenAction, TokenArgs};
 pub use admin::{AdminAction, AdminArgs, ConfirmArgs};
@@ -42,7 +43,7 @@ pub use doctor::DoctorArgs;
 pub use freeze::{PauseArgs, ResumeArgs};
 pub use job::{
     ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
-    JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs, JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs, WhyArgs,
+    JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs, JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs,
 };
 pub use job_change::{JobDiffArgs, JobEditArgs, JobEnqueueArgs, JobRestoreArgs, NextArgs};
 pub use lock::{HoldArgs, LockAction, LockArgs, LockGuardArgs};
@@ -61,6 +62,7 @@ pub use trigger::{
     GroupRmArgs, TriggerAction, TriggerArgs, TriggerLsArgs, TriggerResetArgs,
 };
 pub use value::SlotLabel;
+pub use why::{Subject, WhyArgs};
 
 use crate::url::Url;
 use clap::error::{ContextKind, ContextValue};
@@ -208,7 +210,7 @@ pub enum Command {
     ConcurrencyGroup(GroupArgs),
     /// List the fires to come: of all jobs, of one, or of those that a host could be given
     Next(NextArgs),
-    /// Say in words what becomes of a job, or what became of one of its times
+    /// Say in words what a task waits for and who can lift that, or what became of it; also of a job and its times
     Why(WhyArgs),
     /// Alarms of jobs: list, test a channel, acknowledge
     Alarm(AlarmArgs),

@@ -58,10 +58,13 @@ async fn confirm(client: &Client, output: &Output, args: &ConfirmArgs) -> Result
     };
     let message = client.confirm(request).await?.message;
     match output.format {
-        Format::Json | Format::Jsonl => json::object(&json::Confirmed {
-            alarm: args.alarm.name().into(),
-            message,
-        }),
+        Format::Json | Format::Jsonl => json::one(
+            output.format,
+            &json::Confirmed {
+                alarm: args.alarm.name().into(),
+                message,
+            },
+        ),
         Format::Id => output::line(args.alarm.name()),
         Format::Table | Format::Wide => output::line(&text::clean(&message)),
     }
@@ -71,6 +74,7 @@ async fn confirm(client: &Client, output: &Output, args: &ConfirmArgs) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::{self, THEN};
 
     #[test]
     fn an_alarm_is_one_line() {
@@ -84,5 +88,23 @@ mod tests {
             line.starts_with("clock since 2027-01-15") && !line.contains('\n'),
             "{line}"
         );
+    }
+
+    #[test]
+    fn the_lines_are_as_they_were() {
+        let alarm = |kind: &str, message: &str| v1::Alarm {
+            kind: kind.into(),
+            message: message.into(),
+            since_ms: THEN,
+        };
+        let text = format!(
+            "{}\n{}\n",
+            line(&alarm(
+                "clock",
+                "the database's clock says 2036 and is 10 years ahead of what it should be"
+            )),
+            line(&alarm("restore", "the database was set back"))
+        );
+        golden::check("alarms", &text);
     }
 }

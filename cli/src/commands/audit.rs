@@ -104,6 +104,7 @@ fn row(entry: &v1::AuditEntry) -> Vec<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::{self, THEN};
 
     #[test]
     fn an_entry_fits_40_columns() {
@@ -119,5 +120,30 @@ mod tests {
         let text = table::render(&COLUMNS, &[row(&entry)], Some(40), false);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         assert!(text.contains("somebo") && text.contains('…'), "{text}");
+    }
+
+    #[test]
+    fn the_list_is_as_it_was() {
+        let entry = |id, action: &str, subject: &str, reason: &str, detail: &str| v1::AuditEntry {
+            id,
+            at_ms: THEN,
+            actor: "ann@example.org".into(),
+            action: action.into(),
+            subject: subject.into(),
+            reason: reason.into(),
+            detail: detail.into(),
+        };
+        let rows = [
+            entry(
+                9,
+                "cordon",
+                "db-01",
+                "CHG-1042 kernel",
+                "until 2027-01-15T08:37:00.000Z",
+            ),
+            entry(8, "token create", "ci-deploy", "", "operator, until 2027-04-15"),
+            entry(7, "cancel", "1839", "wrong month", "report-daily"),
+        ];
+        golden::table("audit", &COLUMNS, &rows.iter().map(row).collect::<Vec<_>>());
     }
 }

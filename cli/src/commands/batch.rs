@@ -308,4 +308,31 @@ mod tests {
         );
         assert!(told.interrupted().contains("--key b-1"));
     }
+
+    #[test]
+    fn the_lines_are_as_they_were() {
+        let told = |stored, existing, refused| Told {
+            batch: "b-3f2a91c07d".into(),
+            stored,
+            existing,
+            refused,
+            exit: 0,
+        };
+        let text = format!(
+            "{}\n{}\n{}\nerror: line 7: {}\nerror: {}\n",
+            told(100_000, 0, 0).progress(),
+            told(1, 0, 2).progress(),
+            told(412, 3, 0).interrupted(),
+            refused(&v1::ItemError {
+                code: Code::KeyReused.name().into(),
+                message: "the idempotency key was used with another body".into(),
+                field: "items[6].key".into(),
+            }),
+            told(412, 0, 0).broken(Failure::new(
+                5,
+                "no scheduler at http://127.0.0.1:7410: connection refused."
+            )),
+        );
+        crate::golden::check("batch", &text);
+    }
 }

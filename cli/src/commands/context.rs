@@ -104,17 +104,42 @@ fn list(contexts: &Contexts, output: &Output) {
             let rows: Vec<Vec<Text>> = contexts
                 .contexts
                 .iter()
-                .map(|(name, context)| {
-                    let token = context.token_file.as_deref().map(paths::with_tilde);
-                    vec![
-                        plain(name.as_str()),
-                        plain(if is_current(name) { "*" } else { "" }),
-                        plain(context.urls.join(",")),
-                        plain(token.unwrap_or_default()),
-                    ]
-                })
+                .map(|(name, context)| row(name, context, is_current(name)))
                 .collect();
             table::print(&COLUMNS, &rows, output);
         }
+    }
+}
+
+fn row(name: &str, context: &Context, current: bool) -> Vec<Text> {
+    let token = context.token_file.as_deref().map(paths::with_tilde);
+    vec![
+        plain(name),
+        plain(if current { "*" } else { "" }),
+        plain(context.urls.join(",")),
+        plain(token.unwrap_or_default()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_is_as_it_was() {
+        let context = |url: &str, token: Option<&str>| Context {
+            urls: vec![url.into()],
+            token_file: token.map(PathBuf::from),
+            ..Context::default()
+        };
+        let rows = [
+            row(
+                "prod",
+                &context("https://10.0.0.5:7410", Some("/etc/systole/ann.token")),
+                true,
+            ),
+            row("lab", &context("http://127.0.0.1:7410", None), false),
+        ];
+        crate::golden::table("context", &COLUMNS, &rows);
     }
 }

@@ -56,10 +56,13 @@ pub async fn run(client: &Client, output: &Output, args: &DrainArgs) -> Result<u
     }
     let held: Vec<&v1::Runner> = runners.iter().filter(|runner| is_held(runner)).collect();
     match output.format {
-        Format::Json | Format::Jsonl => json::object(&json::Drain {
-            results: results.iter().map(json::CordonResult::from).collect(),
-            waits_for: held.iter().map(|&runner| json::Held::from(runner)).collect(),
-        }),
+        Format::Json | Format::Jsonl => json::one(
+            output.format,
+            &json::Drain {
+                results: results.iter().map(json::CordonResult::from).collect(),
+                waits_for: held.iter().map(|&runner| json::Held::from(runner)).collect(),
+            },
+        ),
         Format::Id => held.iter().for_each(|runner| output::line(&runner.task_id.to_string())),
         Format::Table | Format::Wide if targets.is_empty() => {}
         Format::Table | Format::Wide if held.is_empty() => output::line("drained: nothing runs there"),
@@ -184,5 +187,19 @@ mod tests {
         assert_eq!(held_line(&lost, None, 0), "a/0: waits for task 7");
         lost.state = "lost".into();
         assert!(held_line(&lost, None, 0).contains("is silent since"));
+    }
+
+    #[test]
+    fn the_lines_are_as_they_were() {
+        let task = crate::golden::task(7, systole_shared::task::TaskState::Running);
+        let mut lost = runner(1, 8);
+        (lost.state, lost.seen_at_ms) = ("lost".into(), crate::golden::THEN);
+        let text = format!(
+            "{}\n{}\n{}\n",
+            held_line(&runner(0, 7), Some(&task), crate::golden::NOW),
+            held_line(&lost, None, crate::golden::NOW),
+            ended(&[runner(0, 7), runner(1, 8)], &[runner(1, 8)]).join("\n")
+        );
+        crate::golden::check("drain", &text);
     }
 }

@@ -15,7 +15,7 @@ pub async fn run(client: &Client, output: &Output, args: &RmArgs) -> Result<u8, 
     };
     let response = client.remove_host(request).await?;
     match output.format {
-        Format::Json | Format::Jsonl => json::object(&json::Forgotten::new(&args.host, &response)),
+        Format::Json | Format::Jsonl => json::one(output.format, &json::Forgotten::new(&args.host, &response)),
         Format::Id => output::line(&args.host),
         Format::Table | Format::Wide => lines(&args.host, &response).iter().for_each(|line| output::line(line)),
     }

@@ -93,4 +93,14 @@ mod tests {
         task.outcome = None;
         assert!(line(&task).contains("\t-1\t0\t"));
     }
+
+    #[test]
+    fn the_log_is_as_it_was() {
+        let lines: Vec<String> = crate::golden::tasks()
+            .iter()
+            .filter(|task| task.ended_at_ms != 0)
+            .map(line)
+            .collect();
+        crate::golden::check("joblog", &format!("{TITLES}\n{}\n", lines.join("\n")));
+    }
 }

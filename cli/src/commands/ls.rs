@@ -15,7 +15,7 @@ const TABLE_ROWS: u64 = 20;
 /// Tasks of one call. A task may have 1 MiB, so pages are kept well below the bound of the contract.
 const PAGE: u64 = 200;
 
-const COLUMNS: [Column; 7] = [
+pub(super) const COLUMNS: [Column; 7] = [
     Column::whole("ID"),
     Column::whole("STATE"),
     Column::cut("NAME", 8).droppable(1),
@@ -115,7 +115,7 @@ fn state(task: &v1::Task) -> Text {
     )
 }
 
-fn row(task: &v1::Task, now: u64) -> Vec<Text> {
+pub(super) fn row(task: &v1::Task, now: u64) -> Vec<Text> {
     vec![
         plain(task.id.to_string()),
         state(task),
@@ -152,6 +152,7 @@ fn wide_row(task: &v1::Task, now: u64) -> Vec<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::{self, NOW};
     use systole_proto::convert::state_to_wire;
     use systole_shared::task::TaskState;
 
@@ -185,5 +186,17 @@ mod tests {
         }
         assert_eq!(wide_row(&tasks[0], 0).len(), WIDE_COLUMNS.len());
         assert_eq!(row(&tasks[0], 0).len(), COLUMNS.len());
+    }
+
+    #[test]
+    fn the_lists_are_as_they_were() {
+        let mut tasks = golden::tasks();
+        if let Some(failed) = tasks.iter_mut().find(|task| task.state == 7) {
+            (failed.attempt, failed.retried_by) = (2, 1_901);
+        }
+        let narrow: Vec<_> = tasks.iter().map(|task| row(task, NOW)).collect();
+        golden::table("ls", &COLUMNS, &narrow);
+        let wide: Vec<_> = tasks.iter().map(|task| wide_row(task, NOW)).collect();
+        golden::check("ls_wide", &table::render(&WIDE_COLUMNS, &wide, None, false));
     }
 }

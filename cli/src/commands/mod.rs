@@ -41,6 +41,7 @@ mod up;
 mod wait;
 mod wait_batch;
 pub mod warden;
+mod why;
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
@@ -87,7 +88,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::Calendar(args) => calendar::run(global, args).await,
         Command::ConcurrencyGroup(args) => concurrency_group::run(global, args).await,
         Command::Next(args) => job::next(global, args).await,
-        Command::Why(args) => job::why(global, args).await,
+        Command::Why(args) => why::run(global, args).await,
         Command::Import(args) => import::run(global, args),
         Command::Context(args) => context::run(global, args),
         Command::Cron(args) => cron::run(global, args),

@@ -264,6 +264,7 @@ fn line(result: &v1::CordonResult, cordon: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::{self, NOW, THEN};
 
     #[test]
     fn rows_have_as_many_cells_as_columns() {
@@ -310,5 +311,46 @@ mod tests {
             line(&result(0), true),
             "db-01: nothing to change, cordoned for as long already"
         );
+    }
+
+    #[test]
+    fn the_lists_are_as_they_were() {
+        let label = |key: &str, value: &str| v1::Label {
+            key: key.into(),
+            value: value.into(),
+        };
+        let mut runners: Vec<v1::Runner> = ["ready", "busy", "cordoned", "faulty", "lost", "left"]
+            .into_iter()
+            .zip(0..)
+            .map(|(state, slot)| v1::Runner {
+                host: "etl-2.example.org".into(),
+                slot,
+                state: state.into(),
+                labels: vec![label("dc", "fra"), label("gpu", "1")],
+                version: "0.1.0".into(),
+                seen_at_ms: THEN,
+                ..v1::Runner::default()
+            })
+            .collect();
+        runners[1].task_id = 1_850;
+        runners[1].queues = vec!["batch".into(), "default".into()];
+        (runners[2].cordoned, runners[2].cordoned_by, runners[2].cordon_reason) = (true, "ann".into(), "kernel".into());
+        (runners[2].cordoned_at_ms, runners[2].cordon_until_ms) = (THEN, NOW);
+        runners[3].fault = Some(v1::HostFault {
+            kind: "disk_full".into(),
+            detail: "8K are free".into(),
+        });
+        runners[3].fault_at_ms = THEN;
+        runners[0].host_facts = r#"{"system":"Debian 12","guard":"cgroup2","limits":"memory pids"}"#.into();
+        let narrow: Vec<_> = runners.iter().map(|runner| row(runner, NOW, false)).collect();
+        golden::table("runners", &COLUMNS, &narrow);
+        let columns: Vec<Column> = COLUMNS.into_iter().chain([FAULT]).collect();
+        let mut faulty = narrow;
+        for (row, runner) in faulty.iter_mut().zip(&runners) {
+            row.push(plain(fault(runner, NOW)));
+        }
+        golden::table("runners_fault", &columns, &faulty);
+        let wide: Vec<_> = runners.iter().map(|runner| row(runner, NOW, true)).collect();
+        golden::check("runners_wide", &table::render(&WIDE_COLUMNS, &wide, None, false));
     }
 }

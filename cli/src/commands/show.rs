@@ -319,6 +319,8 @@ fn with_who(time: &str, who: &str, reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::{self, NOW};
+    use systole_shared::task::TaskState;
 
     #[test]
     fn output_that_was_cut_says_what_is_missing() {
@@ -449,5 +451,67 @@ mod tests {
         ] {
             assert!(!text.contains(&format!("\n  {absent}")), "{absent}: {text}");
         }
+    }
+
+    #[test]
+    fn the_sheet_of_a_task_in_each_state_is_as_it_was() {
+        let mut text = String::new();
+        for task in golden::tasks() {
+            text.push_str(&describe(&task, NOW, false));
+        }
+        golden::check("show", &text);
+    }
+
+    #[test]
+    fn the_sheet_of_a_task_with_everything_is_as_it_was() {
+        let mut task = golden::task(1_843, TaskState::Failed);
+        (task.root_id, task.retry_of, task.retried_by, task.attempt) = (1_840, 1_842, 1_844, 2);
+        (task.stderr_bytes, task.stderr_dropped_bytes) = (8 << 20, 3 << 20);
+        task.callback = Some(v1::Callback {
+            url: "https://hooks.example.org/done".into(),
+            status: "failed".into(),
+            tries: 3,
+            last_error: "status 500".into(),
+            delivery_id: "d".into(),
+        });
+        task.late_result = Some(v1::Outcome {
+            kind: "success".into(),
+            ..v1::Outcome::default()
+        });
+        task.end_detail = Some(v1::EndDetail {
+            tree_empty: Some(true),
+            signals: vec![v1::SignalSent {
+                signal: 15,
+                at_ms: 1_800_000_430_000,
+            }],
+            leftovers: 2,
+            usage: Some(v1::Usage {
+                user_cpu_us: Some(1_500_000),
+                peak_memory_bytes: Some(12 << 20),
+                ..v1::Usage::default()
+            }),
+            memory_limit_bytes: Some(1 << 30),
+            note: "a note".into(),
+            output_until_ms: Some(1_800_600_000_000),
+            ..v1::EndDetail::default()
+        });
+        let spec = task.spec.get_or_insert_default();
+        spec.require = vec![v1::Label {
+            key: "gpu".into(),
+            value: "1".into(),
+        }];
+        (spec.job, spec.batch, spec.batch_line, spec.unique_key) = ("etl.load".into(), "b-1".into(), 7, "load".into());
+        (spec.target_host, spec.target_slot) = ("etl-2".into(), Some(1));
+        (spec.timeout_ms, spec.run_at_ms, spec.umask) = (60_000, 1_800_000_000_000, Some(0o27));
+        (spec.user, spec.group, spec.env_file) = ("ann".into(), "staff".into(), "/etc/etl.env".into());
+        spec.env = vec![v1::EnvVar {
+            name: "STAGE".into(),
+            value: "prod".into(),
+        }];
+        spec.retry = Some(v1::Retry {
+            max_retries: 3,
+            delay_ms: 10_000,
+        });
+        golden::check("show_everything", &describe(&task, NOW, false));
     }
 }

@@ -17,7 +17,7 @@ pub async fn run(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
     };
     let status = client.status(request).await?;
     match output.format {
-        Format::Json | Format::Jsonl => json::object(&json::Status::from(&status)),
+        Format::Json | Format::Jsonl => json::one(output.format, &json::Status::from(&status)),
         Format::Id => status
             .attention
             .iter()
@@ -123,6 +123,7 @@ fn fires(status: &v1::StatusResponse) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::{self, THEN};
 
     #[test]
     fn one_screen_says_what_needs_a_person() {
@@ -184,5 +185,44 @@ mod tests {
         status.attention.push("host a\x1b is lost".into());
         let loud = screen(&status);
         assert_eq!(loud[loud.len() - 2..], ["needs a person:", "  * host a^[ is lost"]);
+    }
+
+    #[test]
+    fn the_screen_is_as_it_was() {
+        let status = v1::StatusResponse {
+            replicas: vec![v1::Replica {
+                name: "sched-1:4711:a1b2".into(),
+                version: "0.1.0".into(),
+            }],
+            database: "postgres".into(),
+            database_version: "16.4".into(),
+            database_bytes: 18 << 20,
+            hosts: Some(v1::HostCounts {
+                ready: 197,
+                cordoned: 2,
+                faulty: 1,
+                lost: 1,
+                left: 3,
+                slots: 800,
+                busy: 41,
+            }),
+            queued: 41,
+            oldest_queued_ms: 3_000,
+            running: 41,
+            since_ms: THEN,
+            ended_badly: vec![v1::BadEnds {
+                kind: "exit_code".into(),
+                count: 7,
+                newest_id: 1_840,
+            }],
+            attention: vec!["host gpu-03 is lost; when it is gone for good: systole runners rm gpu-03".into()],
+        };
+        let calm = v1::StatusResponse {
+            database: "sqlite".into(),
+            since_ms: THEN,
+            ..v1::StatusResponse::default()
+        };
+        let text = format!("{}\n---\n{}\n", screen(&status).join("\n"), screen(&calm).join("\n"));
+        golden::check("status", &text);
     }
 }

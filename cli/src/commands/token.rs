@@ -178,6 +178,7 @@ async fn revoke(client: &Client, output: &Output, args: &RevokeTokenArgs) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::golden::{self, NOW, THEN};
 
     #[test]
     fn the_state_of_a_token_is_a_word() {
@@ -212,5 +213,32 @@ mod tests {
         assert!(failure.message.contains("name a new file"), "{failure}");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "abc\n");
         std::fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn the_list_is_as_it_was() {
+        let token = |name: &str, role: &str, valid| v1::Token {
+            name: name.into(),
+            role: role.into(),
+            valid,
+            created_at_ms: THEN,
+            created_by: "admin".into(),
+            ..v1::Token::default()
+        };
+        let mut used = token("ann@example.org", "operator", true);
+        (used.last_used_at_ms, used.expires_at_ms) = (NOW - 60_000, NOW + 86_400_000);
+        let mut revoked = token("runner@gpu-03", "runner", false);
+        revoked.revoked_at_ms = NOW;
+        let rows = [
+            token("admin", "admin", true),
+            used,
+            revoked,
+            token("old", "viewer", false),
+        ];
+        golden::table(
+            "token",
+            &COLUMNS,
+            &rows.iter().map(|token| row(token, NOW)).collect::<Vec<_>>(),
+        );
     }
 }

@@ -3,6 +3,7 @@
 use super::Output;
 use super::text::clean;
 use comfy_table::{Cell, Color, ColumnConstraint, Row, Table, Width, presets};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Between two columns.
 const GAP: u16 = 2;
@@ -46,13 +47,14 @@ pub fn plain(text: impl Into<String>) -> Text {
 /// The table as text, one line a row, the title first.
 pub fn render(columns: &[Column], rows: &[Vec<Text>], width: Option<u16>, color: bool) -> String {
     let all: Vec<usize> = (0..columns.len()).collect();
-    let natural = table(columns, rows, &all, color).column_max_content_widths();
+    let whole = vec![None; columns.len()];
+    let natural = table(columns, rows, &all, &whole, color).column_max_content_widths();
     let widths = match width {
         Some(width) => fit(columns, &natural, width),
         None => natural.iter().map(|&width| Some(width)).collect(),
     };
     let visible: Vec<usize> = all.into_iter().filter(|&index| widths[index].is_some()).collect();
-    let mut table = table(columns, rows, &visible, color);
+    let mut table = table(columns, rows, &visible, &widths, color);
     for (position, &index) in visible.iter().enumerate() {
         let gap = if position + 1 == visible.len() { 0 } else { GAP };
         if let (Some(column), Some(width)) = (table.column_mut(position), widths[index]) {
@@ -74,23 +76,48 @@ pub fn print(columns: &[Column], rows: &[Vec<Text>], output: &Output) {
     super::data(render(columns, rows, width, output.color).as_bytes());
 }
 
-fn table(columns: &[Column], rows: &[Vec<Text>], visible: &[usize], color: bool) -> Table {
+/// The text, or its beginning with `…` where it has more columns: in the middle of a word too, for a few letters more say more than a
+/// blank. Without control characters.
+fn cut(text: &str, width: Option<u16>) -> String {
+    let text = clean(text);
+    let width = width.map_or(usize::MAX, usize::from);
+    if text.width() <= width {
+        return text;
+    }
+    let mut left = width.saturating_sub(1);
+    let mut short = String::new();
+    for c in text.chars() {
+        let columns = c.width().unwrap_or(0);
+        if columns > left {
+            break;
+        }
+        left -= columns;
+        short.push(c);
+    }
+    short.truncate(short.trim_end().len());
+    short.push('…');
+    short
+}
+
+fn table(columns: &[Column], rows: &[Vec<Text>], visible: &[usize], widths: &[Option<u16>], color: bool) -> Table {
     let mut table = Table::new();
     // What is a terminal, and how wide, is decided by the caller alone.
     table.load_style(presets::NOTHING).force_no_tty();
     if color {
         table.enforce_styling();
     }
-    let mut header = Row::from(visible.iter().map(|&index| columns[index].title).collect::<Vec<_>>());
+    let titles = visible.iter().map(|&index| cut(columns[index].title, widths[index]));
+    let mut header = Row::from(titles.collect::<Vec<_>>());
     header.max_height(1);
     table.set_header(header);
     for row in rows {
-        let cells = visible.iter().filter_map(|&index| row.get(index)).map(|(text, color)| {
-            let cell = Cell::new(clean(text));
-            match color {
+        let cells = visible.iter().filter_map(|&index| {
+            let (text, color) = row.get(index)?;
+            let cell = Cell::new(cut(text, widths[index]));
+            Some(match color {
                 Some(color) => cell.fg(*color),
                 None => cell,
-            }
+            })
         });
         let mut row = Row::from(cells.collect::<Vec<_>>());
         row.max_height(1);
@@ -235,6 +262,21 @@ mod tests {
         let text = render(&COLUMNS, &rows, Some(80), false);
         assert_eq!(text.lines().count(), 2, "{text:?}");
         assert!(!text.contains('\x1b'), "{text:?}");
+    }
+
+    #[test]
+    fn a_cut_uses_all_the_columns_that_there_are() {
+        for (text, width, expected) in [
+            ("no live runner", 20, "no live runner"),
+            ("no live runner", 14, "no live runner"),
+            ("no live runner", 10, "no live r…"),
+            ("no live runner", 9, "no live…"),
+            ("日本語の名前", 6, "日本…"),
+            ("日本語の名前", 7, "日本語…"),
+            ("abc", 1, "…"),
+        ] {
+            assert_eq!(cut(text, Some(width)), expected, "{width}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Tasks and their parts in words, for people.
 
 use super::color;
-use chrono::{DateTime, Local, TimeZone as _};
+use chrono::{DateTime, TimeZone as _};
 use std::collections::BTreeMap;
 use systole_proto::convert::state_from_wire;
 pub use systole_proto::json::{on_disconnect, on_runner_restart, state as state_name};
@@ -74,9 +74,15 @@ fn quoted(argument: &str) -> String {
     }
 }
 
-fn local(ms: u64) -> Option<DateTime<Local>> {
+/// Where whoever looks is. What tests see must not depend on where they run.
+#[cfg(not(test))]
+use chrono::Local as Here;
+#[cfg(test)]
+use chrono::Utc as Here;
+
+fn local(ms: u64) -> Option<DateTime<Here>> {
     let ms = i64::try_from(ms).ok().filter(|&ms| ms != 0)?;
-    Local.timestamp_millis_opt(ms).single()
+    Here.timestamp_millis_opt(ms).single()
 }
 
 /// Date, time and offset; empty for "not set".
@@ -366,5 +372,15 @@ mod tests {
             (full_time(0), short_time(0, 5), ago(0, 5)),
             (String::new(), String::new(), "never".into())
         );
+    }
+
+    #[test]
+    fn the_last_lines_are_as_they_were() {
+        let lines: Vec<String> = crate::golden::tasks()
+            .iter()
+            .filter(|task| task.ended_at_ms != 0)
+            .map(|task| end_line(task, None, crate::golden::NOW, false))
+            .collect();
+        crate::golden::check("end_lines", &format!("{}\n", lines.join("\n")));
     }
 }

@@ -264,4 +264,16 @@ mod tests {
         );
         assert_eq!(value["jobs"][0]["name"], "b");
     }
+
+    #[test]
+    fn the_table_is_as_it_was() {
+        let answer = check(
+            "[[job]]\nname = \"nightly-backup\"\ncommand = [\"x\"]\n\
+             [[job.trigger]]\ncron = \"30 2 * * *\"\nzone = \"Europe/Berlin\"\n\
+             [[job.trigger]]\nmanual = true\n\
+             [[job]]\nname = \"load\"\ncommand = [\"x\"]\n",
+        );
+        let rows: Vec<_> = answer.jobs.iter().flat_map(rows).collect();
+        crate::golden::table("job_check", &COLUMNS, &rows);
+    }
 }

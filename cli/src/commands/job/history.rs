@@ -286,4 +286,30 @@ mod tests {
             assert!(line.chars().count() <= 60, "{line}");
         }
     }
+
+    #[test]
+    fn the_list_is_as_it_was() {
+        let mut fired = occurrence("fired", "schedule");
+        fired.task_id = 2_143;
+        let mut late = occurrence("fired", "misfire");
+        (late.task_id, late.at_ms) = (2_101, AT + 4 * 3_600_000);
+        let mut blocked = occurrence("skipped", "blocked");
+        blocked.blocked_by = 2_101;
+        let mut paused = occurrence("skipped", "paused");
+        (paused.fires, paused.until_ms) = (3, AT + 2 * 86_400_000);
+        let mut coalesced = occurrence("coalesced", "misfire");
+        coalesced.into_ms = AT + 86_400_000;
+        let task = crate::golden::task(2_143, systole_shared::task::TaskState::Failed);
+        let rows: Vec<_> = [
+            (&fired, Some(&task)),
+            (&late, None),
+            (&blocked, None),
+            (&paused, None),
+            (&coalesced, None),
+        ]
+        .into_iter()
+        .map(|(one, task)| row(one, task, &JobSpec::default(), AT))
+        .collect();
+        crate::golden::table("job_history", &COLUMNS, &rows);
+    }
 }

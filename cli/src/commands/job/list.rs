@@ -417,4 +417,37 @@ mod tests {
         held.triggers[0].state = "ERROR".into();
         assert_eq!(state(&held), "ERROR (1 trigger)");
     }
+
+    #[test]
+    fn the_list_and_the_sheet_are_as_they_were() {
+        let mut paused = job();
+        paused.name = "a-job-with-a-rather-long-name".into();
+        paused.pause = Some(v1::Pause {
+            paused: true,
+            by: "ann".into(),
+            reason: "restore test".into(),
+            since_ms: crate::golden::THEN,
+            until_ms: crate::golden::NOW,
+        });
+        let mut held = job();
+        held.name = "held".into();
+        held.unproven = vec![v1::Unproven {
+            task_id: 9,
+            host: "db-02".into(),
+            slot: 1,
+            since_ms: crate::golden::THEN,
+        }];
+        let jobs = [job(), paused, held];
+        crate::golden::table("job_ls", &COLUMNS, &jobs.iter().map(row).collect::<Vec<_>>());
+        let sheets: Vec<String> = jobs.iter().map(in_full).collect();
+        crate::golden::check("job_show", &sheets.join("---\n"));
+        let fires = ["nightly", "hourly"].map(|name| {
+            vec![
+                plain(text::full_time(crate::golden::NOW)),
+                plain("nightly-backup"),
+                plain(name),
+            ]
+        });
+        crate::golden::table("job_next", &NEXT_COLUMNS, &fires);
+    }
 }

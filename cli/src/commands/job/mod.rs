@@ -1,4 +1,4 @@
-//! `systole job`: jobs, from files and in the scheduler; `systole next` and `systole why`.
+//! `systole job`: jobs, from files and in the scheduler; `systole next` and `systole why` of a job.
 
 mod apply;
 mod change;
@@ -13,14 +13,13 @@ mod next;
 mod plan;
 mod start;
 mod versions;
-mod why;
+pub mod why;
 pub(super) mod words;
 
 pub use change::{pause, resume};
 pub use files::read_text;
 pub use next::next;
 pub use plan::write as write_plan;
-pub use why::why;
 pub use words::{pause as pause_in_words, wire_fire, zone_named};
 
 use crate::args::{Global, JobAction, JobArgs};

@@ -273,4 +273,34 @@ mod tests {
         }
         assert!(lines(&line(&with(Applied::Unchanged)), true).is_empty());
     }
+
+    #[test]
+    fn the_plan_is_as_it_was() {
+        let result = |name: &str, applied: Applied, before: &str, after: &str| v1::ApplyResult {
+            kind: "job".into(),
+            name: name.into(),
+            applied: applied.into(),
+            before_json: before.into(),
+            after_json: after.into(),
+            ..v1::ApplyResult::default()
+        };
+        let old = r#"{"name":"a","command":["x"],"timeout":"1h"}"#;
+        let new = r#"{"name":"a","command":["x"],"timeout":"2h"}"#;
+        let mut warned = result("checkout-health", Applied::Created, "", old);
+        warned.warnings = vec!["trigger nightly never fires".into()];
+        let mut text = String::new();
+        for result in [
+            warned,
+            result("nightly-backup", Applied::Changed, old, new),
+            result("etl.load", Applied::Overridden, old, old),
+            result("old-report", Applied::Orphaned, old, ""),
+            result("gone", Applied::Deleted, old, ""),
+            result("late", Applied::Outdated, old, new),
+        ] {
+            for dry_run in [true, false] {
+                text.push_str(&format!("{}\n", lines(&line(&result), dry_run).join("\n")));
+            }
+        }
+        crate::golden::check("job_plan", &text);
+    }
 }

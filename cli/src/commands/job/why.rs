@@ -1,9 +1,10 @@
-//! `systole why`: what becomes of a job, or what became of one of its times, in sentences.
+//! `systole why JOB`: one of its times in sentences, and how it stands now.
 
 use super::history::{Line, PAGE, id, line, note, outcome, tasks};
 use super::words::{job_zone, pause, spec_in_zones, trigger_zone, wire_fire};
-use crate::args::{Format, Global, WhyArgs};
+use crate::args::{Format, Global};
 use crate::client::Client;
+use crate::commands::why::blocker_lines;
 use crate::commands::{freeze, now_ms};
 use crate::exit_code;
 use crate::failure::Failure;
@@ -24,6 +25,8 @@ const FIRES: u32 = 3;
 struct Why {
     job: String,
     sentences: Vec<String>,
+    /// What the task of the occurrence waits for.
+    blockers: Vec<json::Blocker>,
     #[serde(skip_serializing_if = "Option::is_none")]
     occurrence: Option<Line>,
 }
@@ -191,34 +194,36 @@ fn nearest(occurrences: Vec<v1::Occurrence>, at: u64) -> Option<v1::Occurrence> 
     })
 }
 
-pub async fn why(global: &Global, args: &WhyArgs) -> Result<u8, Failure> {
+/// `job`, now or at one of its times.
+pub async fn run(global: &Global, name: &str, at: Option<i64>) -> Result<u8, Failure> {
     let output = Output::new(global);
     let client = Client::new(global)?;
-    let job = client.job(&args.job).await?;
+    let job = client.job(name).await?;
     let spec = spec_in_zones(&job);
     let mut request = v1::OccurrencesRequest {
-        job: args.job.clone(),
+        job: name.to_owned(),
         limit: 1,
         ..v1::OccurrencesRequest::default()
     };
-    if let Some(at) = args.at {
+    if let Some(at) = at {
         request.since_ms = time_to_wire(at - NEAR_MS);
         request.until_ms = time_to_wire(at + NEAR_MS);
         request.limit = u32::try_from(PAGE).unwrap_or(0);
     }
     let found = client.occurrences(request).await?.occurrences;
-    let found = match args.at {
+    let found = match at {
         Some(at) => nearest(found, time_to_wire(at)),
         None => found.into_iter().next(),
     };
     let mut sentences = Vec::new();
+    let mut blockers = Vec::new();
     let mut data = None;
     if let Some(occurrence) = &found {
         let task = tasks(&client, std::slice::from_ref(occurrence))
             .await?
             .remove(&occurrence.task_id);
         let zone = trigger_zone(&spec, &occurrence.trigger);
-        if let Some(at) = args.at.map(time_to_wire)
+        if let Some(at) = at.map(time_to_wire)
             && (at < occurrence.scheduled_at_ms || at > occurrence.until_ms.max(occurrence.scheduled_at_ms))
         {
             sentences.push(format!(
@@ -227,8 +232,11 @@ pub async fn why(global: &Global, args: &WhyArgs) -> Result<u8, Failure> {
             ));
         }
         sentences.extend(explain(occurrence, task.as_ref(), &zone, now_ms()));
+        if let Some(task) = task.as_ref().filter(|task| task.ended_at_ms == 0) {
+            blockers = client.explain(task.id).await?.blockers;
+        }
         data = Some(line(occurrence, task.as_ref(), &zone));
-    } else if let Some(at) = args.at.map(time_to_wire) {
+    } else if let Some(at) = at.map(time_to_wire) {
         let zone = job_zone(&spec);
         sentences.push(format!(
             "Nothing is recorded within 36 hours of {}: no trigger was due.",
@@ -239,29 +247,33 @@ pub async fn why(global: &Global, args: &WhyArgs) -> Result<u8, Failure> {
     }
     let coming = client
         .next_fires(v1::NextRequest {
-            job: args.job.clone(),
+            job: name.to_owned(),
             until_ms: now_ms() + systole_shared::limits::DURATION_MS_MAX,
             limit: FIRES,
             ..v1::NextRequest::default()
         })
         .await?;
-    sentences.extend(standing(&job, &spec, &coming.coming));
-    let answer = Why {
-        job: job.name.clone(),
-        sentences,
-        occurrence: data,
-    };
+    let standing = standing(&job, &spec, &coming.coming);
+    let (of_task, of_job) = (sentences, standing);
     match output.format {
-        Format::Json => json::document(&answer),
-        Format::Jsonl => json::object(&answer),
+        Format::Json | Format::Jsonl => {
+            let answer = Why {
+                job: job.name.clone(),
+                sentences: [of_task, of_job].concat(),
+                blockers: blockers.iter().map(json::Blocker::from).collect(),
+                occurrence: data,
+            };
+            json::one(output.format, &answer);
+        }
         Format::Id => found
             .iter()
             .filter_map(|one| id(one.task_id))
             .for_each(|id| output::line(&id)),
         Format::Table | Format::Wide => {
-            output::line(&text::clean(&answer.job));
-            for sentence in &answer.sentences {
-                output::line(&format!("  {}", text::clean(sentence)));
+            output::line(&text::clean(&job.name));
+            let blocked = blockers.iter().flat_map(|blocker| blocker_lines(blocker, now_ms()));
+            for sentence in of_task.into_iter().chain(blocked).chain(of_job) {
+                output::line(&format!("  {}", text::clean(&sentence)));
             }
         }
     }
@@ -269,17 +281,17 @@ pub async fn why(global: &Global, args: &WhyArgs) -> Result<u8, Failure> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// Mon 2026-11-30 02:30 in Berlin.
-    const AT: u64 = 1_796_002_200_000;
+    pub const AT: u64 = 1_796_002_200_000;
 
-    fn berlin() -> Zone {
+    pub fn berlin() -> Zone {
         Zone::parse("Europe/Berlin").expect("zone")
     }
 
-    fn occurrence(verdict: &str, reason: &str) -> v1::Occurrence {
+    pub fn occurrence(verdict: &str, reason: &str) -> v1::Occurrence {
         v1::Occurrence {
             trigger: "nightly".into(),
             scheduled_at_ms: AT,

@@ -6,6 +6,7 @@ mod context;
 mod doctor;
 mod many;
 mod service;
+mod why;
 
 pub use access::{Audit, AuditEntry, CreatedToken, JoinCommand, RevokedToken, Token, Tokens};
 pub use alarms::{Acknowledged, Channel, ChannelTest, Channels, JobAlarm, JobAlarms};
@@ -14,7 +15,9 @@ pub use doctor::{Finding, Findings};
 pub use many::{Batch, BatchLine, Counts, Rerun};
 pub use service::{Backup, PlannedUnit, PlannedUnits, Services, Unit, Up};
 pub use systole_proto::json::*;
+pub use why::{Blocker, Explained};
 
+use crate::args::Format;
 use serde::Serialize;
 
 /// What this command itself found wrong.
@@ -34,6 +37,15 @@ pub fn document(content: &impl Serialize) {
     };
     // These shapes have text keys and plain values only: they always serialise.
     super::line(&serde_json::to_string_pretty(&document).unwrap_or_default());
+}
+
+/// What is one thing: as a document, or as one line of many commands' lines.
+pub fn one(format: Format, content: &impl Serialize) {
+    if format == Format::Json {
+        document(content);
+    } else {
+        object(content);
+    }
 }
 
 /// One object on one line, for stdout.
