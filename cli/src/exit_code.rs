@@ -28,8 +28,10 @@ pub const TASK_TIMEOUT: u8 = 124;
 pub const NO_VERDICT: u8 = 125;
 pub const TASK_NOT_STARTED: u8 = 126;
 pub const PROGRAM_NOT_FOUND: u8 = 127;
+/// The terminal of `top` went away.
+pub const HUNG_UP: u8 = 129;
 pub const INTERRUPTED: u8 = 130;
-/// SIGTERM ended `run` itself.
+/// SIGTERM ended `run` or `top` itself.
 pub const TERMINATED: u8 = 143;
 
 /// How `run` and `wait` end for this task, which must have ended (or its child, in CALLBACK).

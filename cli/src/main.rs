@@ -10,10 +10,10 @@ mod context;
 mod exit_code;
 mod failure;
 mod follow;
-mod instance;
-mod log_file;
 #[cfg(test)]
 mod golden;
+mod instance;
+mod log_file;
 mod output;
 mod paths;
 mod pinned;

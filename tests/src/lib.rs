@@ -9,6 +9,7 @@ pub mod replica;
 pub mod sim;
 pub mod smtp;
 pub mod system;
+pub mod terminal;
 pub mod tls;
 pub mod wait;
 

@@ -27,6 +27,7 @@ mod task;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod top;
 mod trigger;
 mod value;
 mod why;
@@ -57,6 +58,7 @@ pub use status::StatusArgs;
 pub use submit::SubmitArgs;
 pub use task::TaskArgs;
 pub use tasks::{CancelArgs, LogsArgs, LsArgs, ManyArgs, RerunArgs, ShowArgs, WaitArgs};
+pub use top::TopArgs;
 pub use trigger::{
     CalendarAction, CalendarArgs, CalendarImportArgs, CalendarRmArgs, CalendarShowArgs, GroupAction, GroupArgs,
     GroupRmArgs, TriggerAction, TriggerArgs, TriggerLsArgs, TriggerResetArgs,
@@ -187,6 +189,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Look at what goes wrong in practice: clocks, versions, limits, disks, the database; exit status 1 when something needs a person
     Doctor(DoctorArgs),
+    /// Watch hosts and tasks as they change, with the output of one; cancel and rerun by key
+    Top(TopArgs),
     /// List, make and revoke tokens: who may do what
     Token(TokenArgs),
     /// Print one line that lets another machine join as a runner, once, within 15 minutes

@@ -120,7 +120,7 @@ fn write(results: &[(i64, v1::CancelResult)], output: &Output) {
     }
 }
 
-fn line(asked: i64, result: &v1::CancelResult, colored: bool) -> String {
+pub(super) fn line(asked: i64, result: &v1::CancelResult, colored: bool) -> String {
     let state = state_from_wire(result.state);
     let painted = color::paint(&text::state_name(result.state), color::of_state(state), colored);
     let which = if result.id == asked {
@@ -168,5 +168,24 @@ mod tests {
         filter.states = vec![number(TaskState::Queued), number(TaskState::Failed)];
         live(&mut filter);
         assert_eq!(filter.states, [2]);
+    }
+
+    #[test]
+    fn the_lines_are_as_they_were() {
+        let mut text = String::new();
+        for (asked, id, state, already) in [
+            (5, 5, TaskState::Terminated, false),
+            (5, 7, TaskState::Terminating, false),
+            (5, 5, TaskState::Terminated, true),
+        ] {
+            let result = v1::CancelResult {
+                id,
+                state: state_to_wire(state).into(),
+                already,
+                error: None,
+            };
+            text.push_str(&format!("{}\n", line(asked, &result, false)));
+        }
+        crate::golden::check("cancel", &text);
     }
 }

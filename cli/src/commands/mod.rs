@@ -36,6 +36,7 @@ mod show;
 mod status;
 mod submit;
 mod token;
+mod top;
 mod trigger;
 mod up;
 mod wait;
@@ -77,6 +78,7 @@ pub async fn dispatch(cli: &Cli) -> Result<u8, Failure> {
         Command::LockGuard(_) => lock::run_guard(),
         Command::Status(args) => status::run(global, args).await,
         Command::Doctor(args) => doctor::run(global, args).await,
+        Command::Top(args) => top::run(global, args).await,
         Command::Token(args) => token::run(global, args).await,
         Command::JoinLine(args) => join::command(global, args).await,
         Command::Audit(args) => audit::run(global, args).await,

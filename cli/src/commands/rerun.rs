@@ -51,6 +51,15 @@ pub async fn run(global: &Global, args: &RerunArgs) -> Result<u8, Failure> {
     Ok(rerun.finish())
 }
 
+/// As it was, but at once, and in a batch of its own if it was in one.
+pub(super) fn again(mut spec: v1::TaskSpec, batch: &str) -> v1::TaskSpec {
+    (spec.run_at_ms, spec.delay_ms) = (0, 0);
+    if !spec.batch.is_empty() {
+        spec.batch = batch.to_owned();
+    }
+    spec
+}
+
 struct Rerun<'a> {
     client: &'a Client,
     output: &'a Output,
@@ -132,7 +141,8 @@ impl<'a> Rerun<'a> {
                 continue;
             };
             bytes += spec.command.iter().map(String::len).sum::<usize>();
-            let spec = self.again(spec);
+            self.used_batch |= !spec.batch.is_empty();
+            let spec = again(spec, &self.batch);
             let key = format!("rerun:{}:{}", self.invocation, task.id);
             items.push((task.id, v1::SubmitItem { spec: Some(spec), key }));
             if bytes > CALL_BYTES_MAX {
@@ -141,16 +151,6 @@ impl<'a> Rerun<'a> {
             }
         }
         self.call(items).await
-    }
-
-    /// As it was, but at once, and in a batch of its own.
-    fn again(&mut self, mut spec: v1::TaskSpec) -> v1::TaskSpec {
-        (spec.run_at_ms, spec.delay_ms) = (0, 0);
-        if !spec.batch.is_empty() {
-            spec.batch.clone_from(&self.batch);
-            self.used_batch = true;
-        }
-        spec
     }
 
     async fn call(&mut self, items: Vec<(i64, v1::SubmitItem)>) -> Result<(), Failure> {

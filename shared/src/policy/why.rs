@@ -136,7 +136,10 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
         .filter(|r| r.cordon.is_none() && r.fault.is_some())
         .copied()
         .collect();
-    let open: Vec<&&RunnerView> = fits.iter().filter(|r| r.cordon.is_none() && r.fault.is_none()).collect();
+    let open: Vec<&&RunnerView> = fits
+        .iter()
+        .filter(|r| r.cordon.is_none() && r.fault.is_none())
+        .collect();
     let faults = (!faulty.is_empty()).then(|| {
         format!(
             "{} of {} slots faulty: {}",

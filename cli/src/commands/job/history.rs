@@ -262,6 +262,7 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
 
 #[cfg(test)]
 mod tests {
+    use super::super::why::tests::{AT, occurrence};
     use super::*;
 
     #[test]
