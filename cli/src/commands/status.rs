@@ -216,6 +216,7 @@ mod tests {
                 newest_id: 1_840,
             }],
             attention: vec!["host gpu-03 is lost; when it is gone for good: systole runners rm gpu-03".into()],
+            ..v1::StatusResponse::default()
         };
         let calm = v1::StatusResponse {
             database: "sqlite".into(),

@@ -118,7 +118,11 @@ async fn places(tx: &mut Tx, job_id: i64, task: i64) -> Result<Option<PlacesRead
     let own = slots::job_resource(&job.name);
     let (holders, of_group): (Vec<_>, Vec<_>) = all.into_iter().partition(|row| row.resource == own);
     let group = match &job.concurrency_group {
-        Some(name) => kept::group(tx, name).await?.map(|row| (row.name, row.places, of_group)),
+        Some(name) => kept::groups(tx)
+            .await?
+            .into_iter()
+            .find(|row| row.name == *name)
+            .map(|row| (row.name, row.places, of_group)),
         None => None,
     };
     let before: Before = tx.one(&WAIT_BEFORE, vec![job_id.into(), task.into()]).await?;

@@ -27,14 +27,14 @@ pub fn closed(slots: &[&RunnerView]) -> String {
     if live.is_empty() {
         return "it is offline".into();
     }
-    if live.iter().any(|slot| !slot.cordoned && slot.fault.is_none()) {
+    if live.iter().any(|slot| slot.cordon.is_none() && slot.fault.is_none()) {
         return String::new();
     }
     match live
         .iter()
-        .find_map(|slot| slot.fault.as_deref().filter(|_| !slot.cordoned))
+        .find_map(|slot| slot.fault.as_ref().filter(|_| slot.cordon.is_none()))
     {
-        Some(fault) => format!("it is faulty: {}", words(fault)),
+        Some(fault) => format!("it is faulty: {}", words(&fault.kind)),
         None => "it is cordoned".into(),
     }
 }
@@ -193,17 +193,10 @@ mod tests {
     use super::*;
     use crate::id::RunnerId;
     use crate::policy::lane::Labels;
+    use crate::policy::why::{Cordon, Fault};
 
     fn runner(host: &str, slot: u32) -> RunnerView {
-        RunnerView {
-            id: RunnerId::new(host, slot),
-            queues: vec![],
-            labels: Labels::new(),
-            live: true,
-            cordoned: false,
-            fault: None,
-            busy: None,
-        }
+        RunnerView::ready(RunnerId::new(host, slot))
     }
 
     #[test]
@@ -215,14 +208,17 @@ mod tests {
             runner("c", 0),
             runner("d", 0),
         ];
-        runners[0].cordoned = true;
+        runners[0].cordon = Some(Cordon::default());
         runners[3].live = false;
-        runners[4].cordoned = true;
+        runners[4].cordon = Some(Cordon::default());
         let mut other = runner("e", 0);
         other.queues = vec!["gpu".into()];
         runners.push(other);
         let mut faulty = runner("f", 0);
-        faulty.fault = Some("disk_full".into());
+        faulty.fault = Some(Fault {
+            kind: "disk_full".into(),
+            ..Fault::default()
+        });
         runners.push(faulty);
         let wanted = Wanted {
             queue: "default",

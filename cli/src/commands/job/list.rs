@@ -448,6 +448,6 @@ mod tests {
                 plain(name),
             ]
         });
-        crate::golden::table("job_next", &NEXT_COLUMNS, &fires);
+        crate::golden::table("job_next", &super::super::next::COLUMNS, &fires);
     }
 }

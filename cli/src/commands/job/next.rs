@@ -14,7 +14,7 @@ use systole_proto::v1;
 
 const FIRES_MAX: u64 = 1_000;
 
-const COLUMNS: [Column; 3] = [Column::whole("FIRE"), Column::cut("JOB", 8), Column::cut("TRIGGER", 6)];
+pub(super) const COLUMNS: [Column; 3] = [Column::whole("FIRE"), Column::cut("JOB", 8), Column::cut("TRIGGER", 6)];
 
 #[derive(Serialize)]
 struct Line {

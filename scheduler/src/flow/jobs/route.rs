@@ -112,7 +112,7 @@ impl Choices {
                 .await?
                 .iter()
                 .map(|row| fleet::view(row, live_ms))
-                .filter(|view| view.live && !view.cordoned && view.fault.is_none())
+                .filter(|view| view.live && view.cordon.is_none() && view.fault.is_none())
                 .collect(),
             promised: routes::promised(tx).await?,
             of_jobs: routes::of_jobs(tx, &counted).await?,

@@ -1,6 +1,6 @@
 //! What became of a task, in sentences. Durations are in them; times of day are not, since who reads them has a zone of his own.
 
-use super::super::retry::{FollowUp, follow_up};
+use super::super::retry::{FollowUp, follow_up, is_lost};
 use crate::task::signal::signal_name;
 use crate::task::{EndDetail, Outcome, OutcomeKind, TaskState};
 use crate::time::format_duration;
@@ -38,7 +38,7 @@ pub struct Ended<'a> {
 
 pub fn story(ended: &Ended<'_>) -> Vec<String> {
     let mut told = vec![end(ended.task)];
-    told.extend(meaning(ended.task).map(str::to_owned));
+    told.extend(meaning(ended).map(str::to_owned));
     told.extend(cancelled(ended));
     if let Some(late) = ended.late_result {
         told.push(format!(
@@ -106,8 +106,11 @@ fn words_of(state: TaskState) -> &'static str {
 }
 
 /// What the outcome is about and what can be done, where that is more than its words say.
-fn meaning(task: &Member) -> Option<&'static str> {
-    Some(match task.outcome.as_ref()?.kind {
+fn meaning(ended: &Ended<'_>) -> Option<&'static str> {
+    let is_followed = ended.chain.last().is_some_and(|last| last.id > ended.task.id);
+    Some(match ended.task.outcome.as_ref()?.kind {
+        // The chain says how it went on.
+        kind if is_followed && is_lost(kind) => return None,
         OutcomeKind::ExitCode => "That is what the program itself said; systole ran it as it was told to.",
         OutcomeKind::Signal => "systole did not send this signal: the program did, or somebody on its host.",
         OutcomeKind::OutOfMemory => "It needed more memory than its limit, or than its host had: --memory.",
@@ -123,6 +126,7 @@ fn meaning(task: &Member) -> Option<&'static str> {
         OutcomeKind::RunnerRestarted | OutcomeKind::RunnerStopped | OutcomeKind::Fenced => {
             "It may have done a part of its work, so it was not tried again by itself: systole rerun."
         }
+        OutcomeKind::MembersFailed => "Each host has a task of its own: systole ls --set, with the number of this one.",
         OutcomeKind::Rejected => "The runner.toml of that host says who may run what there; nothing ran.",
         OutcomeKind::NotStarted => "Nothing of it ran.",
         OutcomeKind::Unreadable => "Nothing of it ran. Look at the database.",
