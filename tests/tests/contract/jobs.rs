@@ -10,6 +10,7 @@ use systole_tests::{SimRunner, TestDb, on_both_databases};
 on_both_databases!(
     a_definition_is_created_then_unchanged_then_changed,
     a_dry_run_stores_nothing_and_says_the_same,
+    a_plan_knows_the_calendars_and_groups_that_it_would_store,
     an_item_that_is_wrong_names_its_field_and_stops_no_other,
     a_change_of_an_older_version_is_refused,
     a_change_of_a_job_from_a_file_survives_until_the_file_changes,
@@ -178,6 +179,43 @@ async fn a_dry_run_stores_nothing_and_says_the_same(db: TestDb) {
     assert_eq!((planned.applied(), planned.version), (A::Created, 1));
     let listed = replica.jobs().list(v1::ListJobsRequest::default()).await.expect("list");
     assert!(listed.into_inner().jobs.is_empty());
+    replica.stop().await;
+}
+
+async fn a_plan_knows_the_calendars_and_groups_that_it_would_store(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let named = json!({
+        "concurrency_group": "disk",
+        "trigger": [{"name": "t", "cron": "0 6 25 12 *", "zone": "UTC", "exclude_calendars": ["holidays"]}],
+    });
+    let mut request = v1::ApplyRequest {
+        calendars: vec![definition(&json!({"name": "holidays", "dates": ["2030-12-25"]}), "")],
+        groups: vec![definition(&json!({"name": "disk", "limit": 1}), "")],
+        jobs: vec![definition(&job("a", &named), "")],
+        dry_run: true,
+        ..v1::ApplyRequest::default()
+    };
+    let planned = apply(&mut replica.jobs(), request.clone()).await;
+    assert!(planned.iter().all(|result| result.error.is_none()), "{planned:?}");
+    let next = |results: &[v1::ApplyResult]| {
+        results[2]
+            .next
+            .iter()
+            .map(|one| one.scheduled_at_ms)
+            .collect::<Vec<_>>()
+    };
+    assert!(!next(&planned).is_empty());
+    request.dry_run = false;
+    let done = apply(&mut replica.jobs(), request.clone()).await;
+    assert_eq!(next(&done), next(&planned));
+    // By itself it names what nobody has.
+    (request.dry_run, request.groups) = (true, Vec::new());
+    request.jobs = vec![definition(&job("b", &json!({"concurrency_group": "none"})), "")];
+    let refused = apply(&mut replica.jobs(), request).await.remove(1);
+    assert_eq!(
+        refused.error.map(|error| error.field).as_deref(),
+        Some("concurrency_group")
+    );
     replica.stop().await;
 }
 

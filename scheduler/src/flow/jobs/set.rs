@@ -3,8 +3,9 @@
 use super::apply::{self, Applied, Definition, Manner, Outcome};
 use super::{Refusal, delete, kept, view};
 use crate::context::Context;
-use crate::store::jobs::ListFilter;
+use crate::store::jobs::{ListFilter, compiled};
 use std::collections::HashSet;
+use std::sync::Arc;
 use systole_shared::error::{Invalid, Kind};
 
 /// A path, for people.
@@ -52,30 +53,45 @@ fn check_source(definition: &Definition) -> Result<(), Refusal> {
 /// the call's.
 pub async fn apply(ctx: &Context, batch: &Batch, manner: &Manner) -> Result<Vec<Item>, Refusal> {
     let mut items = Vec::with_capacity(batch.calendars.len() + batch.groups.len() + batch.jobs.len());
+    let mut manner = manner.clone();
     for (definition, ics) in &batch.calendars {
         let result = match check_source(definition) {
-            Ok(()) => kept::apply_calendar(ctx, definition, ics, manner).await,
+            Ok(()) => kept::apply_calendar(ctx, definition, ics, &manner).await,
             Err(refusal) => Err(refusal),
         };
+        if let Ok(outcome) = &result
+            && manner.dry_run
+            && let Ok((_, calendar)) = compiled::calendar(&definition.json, (!ics.is_empty()).then_some(ics))
+        {
+            manner
+                .planned
+                .calendars
+                .insert(outcome.name.clone(), Arc::new(calendar));
+        }
         items.push(item("calendar", definition, result)?);
     }
     for definition in &batch.groups {
         let result = match check_source(definition) {
-            Ok(()) => kept::apply_group(ctx, definition, manner).await,
+            Ok(()) => kept::apply_group(ctx, definition, &manner).await,
             Err(refusal) => Err(refusal),
         };
+        if let Ok(outcome) = &result
+            && manner.dry_run
+        {
+            manner.planned.groups.insert(outcome.name.clone());
+        }
         items.push(item("concurrency_group", definition, result)?);
     }
     for definition in &batch.jobs {
         let result = match check_source(definition) {
-            Ok(()) => apply::apply_job(ctx, definition, manner).await,
+            Ok(()) => apply::apply_job(ctx, definition, &manner).await,
             Err(refusal) => Err(refusal),
         };
         items.push(item("job", definition, result)?);
     }
     // With one that is wrong, it is not known what belongs to the files.
     if batch.complete && items.iter().all(|item| item.result.is_ok()) {
-        orphans(ctx, batch, manner, &mut items).await?;
+        orphans(ctx, batch, &manner, &mut items).await?;
     }
     Ok(items)
 }

@@ -159,6 +159,7 @@ impl JobService for Jobs {
             restore: request.restore,
             by,
             reason: request.reason.clone(),
+            ..Manner::default()
         };
         let items = set::apply(&self.ctx, &request.into(), &manner).await.map_err(refused)?;
         Ok(Response::new(v1::ApplyResponse {

@@ -8,8 +8,9 @@ use super::Refusal;
 use super::chains;
 use crate::context::Context;
 use crate::store::audit::audit_with;
+use crate::store::jobs::compiled::{self, Calendars};
+use crate::store::jobs::triggers;
 use crate::store::jobs::{self as store, JobRow, JobWrite, blocking_columns, kept, settle};
-use crate::store::jobs::{compiled, triggers};
 use crate::store::{Class, StoreError, Tx};
 use plan::{SHOWN_FIRES, coming_of, plan_triggers};
 use std::collections::BTreeSet;
@@ -42,6 +43,15 @@ pub struct Manner {
     pub restore: bool,
     pub by: String,
     pub reason: String,
+    /// Of a dry run: what would be stored by then.
+    pub planned: Planned,
+}
+
+/// What the jobs of a plan may name though it is not stored.
+#[derive(Clone, Debug, Default)]
+pub struct Planned {
+    pub groups: BTreeSet<String>,
+    pub calendars: Calendars,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +313,8 @@ async fn store_job(
         .collect();
     kept::lock_calendars(tx, &calendars_named.into_iter().collect::<Vec<_>>()).await?;
     let group: Vec<String> = wanted.job.concurrency_group.iter().cloned().collect();
-    let group_known = kept::lock_groups(tx, &group).await?.len() == group.len();
+    let group_known = kept::lock_groups(tx, &group).await?.len() == group.len()
+        || group.iter().all(|name| manner.planned.groups.contains(name));
     let stored = store::lock_by_name(tx, &[name]).await?.pop();
     if stored.as_ref().map(|row| row.id) != known.first().copied() {
         return Ok(None);
@@ -335,11 +346,12 @@ async fn store_job(
     };
     let verdict = decide(stored.as_ref(), wanted, from_file, manner, was_code);
     let now = settle::now_ms(tx).await?;
-    let calendars = compiled::all_calendars(tx).await?;
+    let mut calendars = compiled::all_calendars(tx).await?;
     let next_before = match &stored {
         Some(row) => coming_of(row, &rows, &calendars, now),
         None => Vec::new(),
     };
+    calendars.extend(manner.planned.calendars.clone());
     let before = stored.as_ref().map(|row| row.definition.clone()).unwrap_or_default();
     let outcome = |applied, after| Outcome {
         before_version: version,
