@@ -3,6 +3,7 @@
 mod api;
 
 use crate::auth::guard::{guard, is_grpc};
+use crate::auth::rules::CALLS;
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::alarms;
@@ -21,6 +22,7 @@ use http::StatusCode;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::v1::access_service_server::AccessServiceServer;
@@ -173,23 +175,23 @@ async fn ready(State(ctx): State<Arc<Context>>) -> (StatusCode, String) {
     }
 }
 
+/// All services of ours, and "" for the whole, as gRPC's health protocol has it.
+fn services() -> BTreeSet<&'static str> {
+    let paths = CALLS.iter().map(|(path, _)| *path);
+    let names = paths.filter_map(|path| Some(path.strip_prefix('/')?.split_once('/')?.0));
+    names.filter(|name| name.starts_with("systole.")).chain([""]).collect()
+}
+
 async fn report_health(ctx: Arc<Context>, reporter: tonic_health::server::HealthReporter) {
-    const NAMES: [&str; 6] = [
-        "",
-        "systole.v1.TaskService",
-        "systole.v1.RunnerService",
-        "systole.v1.RunnerAdmin",
-        "systole.v1.AccessService",
-        "systole.v1.ClusterAdmin",
-    ];
+    let names = services();
     loop {
         let status = if ctx.is_ready() {
             tonic_health::ServingStatus::Serving
         } else {
             tonic_health::ServingStatus::NotServing
         };
-        for name in NAMES {
-            reporter.set_service_status(name, status).await;
+        for name in &names {
+            reporter.set_service_status(*name, status).await;
         }
         if ctx.draining.is_cancelled() {
             return;

@@ -21,6 +21,7 @@ on_both_databases!(
     creating_a_token_may_be_repeated,
     the_last_admin_token_stays,
     who_did_what_is_listed_in_pages,
+    the_health_of_every_service_is_told,
 );
 
 /// Every call that is served, by its path.
@@ -41,6 +42,29 @@ fn served() -> BTreeSet<String> {
         }
     }
     calls
+}
+
+async fn the_health_of_every_service_is_told(db: TestDb) {
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+    let replica = Replica::start(&db).await;
+    let names: BTreeSet<String> = served()
+        .iter()
+        .filter_map(|path| Some(path.strip_prefix('/')?.split_once('/')?.0.to_owned()))
+        .filter(|name| name.starts_with("systole."))
+        .collect();
+    assert!(names.len() > 6, "{names:?}");
+    for service in names {
+        let asked = || async {
+            let request = tonic_health::pb::HealthCheckRequest {
+                service: service.clone(),
+            };
+            let told = HealthClient::new(replica.channel()).check(request).await.ok()?;
+            (told.into_inner().status() == ServingStatus::Serving).then_some(())
+        };
+        systole_tests::wait::until(&service, asked).await;
+    }
+    replica.stop().await;
 }
 
 /// The status of one call with an empty message; OK where it was let in and began to answer.

@@ -49,7 +49,7 @@ fn every_test_that_the_requirements_name_exists() {
     let requirements = read("docs/requirements.md");
     let mut named = 0;
     for line in requirements.lines().filter(|line| {
-        ["| B-", "| H-", "| R-", "| D"]
+        ["| B-", "| H-", "| R-", "| D", "| X-", "| J-"]
             .iter()
             .any(|begin| line.starts_with(begin))
     }) {
@@ -75,7 +75,13 @@ fn every_test_that_the_requirements_name_exists() {
             "B-{number:03} is missing"
         );
     }
-    for number in 14..=30 {
+    for number in 1..=146 {
+        assert!(
+            requirements.contains(&format!("| X-{number:03} |")),
+            "X-{number:03} is missing"
+        );
+    }
+    for number in 14..=47 {
         assert!(
             requirements.contains(&format!("| H-{number:03} |")),
             "H-{number:03} is missing"
