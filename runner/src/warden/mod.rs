@@ -18,6 +18,7 @@ mod keeper;
 pub mod limiter;
 pub mod protocol;
 mod task;
+mod timers;
 pub mod tree;
 mod worker;
 

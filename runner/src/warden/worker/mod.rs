@@ -4,31 +4,30 @@
 //! The thread never ends while it has children: a child asks the kernel to be killed with its parent, and the kernel
 //! takes the parent *thread* for that.
 
+mod keep;
+mod talk;
+
+use self::keep::Kept;
 use super::Shared;
 use super::cgroup::{Cgroups, Group};
 use super::connection::Connection;
 use super::ends;
 use super::flood::Watch;
-use super::health::fault_of;
-use super::protocol::{
-    self, Alive, Drain, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, Record, Start, Welcome, Why,
-};
-use super::protocol::{Stop, ToWarden};
+use super::protocol::{self, Drain, FromWarden, Start, Why};
 use super::task::{Clocks, Fence, Live, Over};
+use super::timers::Timers;
 use crate::child::spawn::{Launched, launch};
-use crate::journal::{Begin, Ended, TaskFiles};
-use crate::kept;
+use crate::journal::Ended;
 use crate::task_log;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use systole_shared::heartbeat::end::StoppedBy;
-use systole_shared::policy::host_fault::FaultKind;
 use systole_shared::task::OutcomeKind;
 use systole_shared::task::output::OnLimit;
 use systole_shared::task::spec::OnRunnerRestart;
@@ -48,16 +47,6 @@ const IDLE_STAY: Duration = Duration::from_secs(10);
 /// How long a draining warden waits for its agent to deliver and go.
 const DELIVER_WITHIN: Duration = Duration::from_secs(20);
 
-/// An end that is not forgotten yet.
-struct Kept {
-    ended: Ended,
-    /// Absent for ends of an earlier warden.
-    files: Option<TaskFiles>,
-    nobody_inside: bool,
-    /// It is on disk. Until then it is tried again whenever the host is well again.
-    is_written: bool,
-}
-
 pub struct Worker {
     shared: Arc<Shared>,
     epoll: Epoll,
@@ -74,8 +63,7 @@ pub struct Worker {
     kept: HashMap<i64, Kept>,
     groups: Vec<Group>,
     keeps_groups: bool,
-    timers: BTreeSet<(Instant, i64)>,
-    timer_of: HashMap<i64, Instant>,
+    timers: Timers,
     draining_since: Option<Instant>,
     /// Draining, and nothing lives any more.
     drained_at: Option<Instant>,
@@ -114,8 +102,7 @@ impl Worker {
             kept: kept.collect(),
             groups: Vec::new(),
             keeps_groups: true,
-            timers: BTreeSet::new(),
-            timer_of: HashMap::new(),
+            timers: Timers::default(),
             draining_since: None,
             drained_at: None,
             health_told: 0,
@@ -157,7 +144,7 @@ impl Worker {
 
     fn patience(&self) -> EpollTimeout {
         let now = Instant::now();
-        let timer = self.timers.first().map(|(at, _)| *at);
+        let timer = self.timers.first();
         let alone = self.connection.is_none().then(|| now + Duration::from_secs(1));
         let leaving = self.draining_since.map(|_| now + Duration::from_millis(200));
         match [timer, alone, leaving].into_iter().flatten().min() {
@@ -188,162 +175,6 @@ impl Worker {
         }
         let quiet = !busy && now.saturating_duration_since(self.quiet_since) >= IDLE_STAY;
         quiet && !self.shared.plan.stays && self.shared.nobody_is_busy()
-    }
-
-    fn accept(&mut self) {
-        loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    // Out of descriptors, say: without a pause the same event would come again at once, for ever.
-                    tracing::warn!(%error, "an agent could not be accepted");
-                    self.groups.clear();
-                    std::thread::sleep(ACCEPT_PAUSE);
-                    return;
-                }
-            };
-            match Connection::new(stream, &self.epoll, NEWCOMER) {
-                Ok(connection) => self.newcomer = Some(connection),
-                Err(error) => tracing::warn!(%error, "an agent could not be accepted"),
-            }
-        }
-    }
-
-    /// A newcomer says hello first. The newest agent is the one: it holds the agent's lock, so the one before is gone.
-    fn meet(&mut self, now: Instant) {
-        let Some(mut newcomer) = self.newcomer.take() else {
-            return;
-        };
-        let open = newcomer.read();
-        match newcomer.frames.take::<ToWarden>() {
-            Ok(Some(ToWarden::Hello(hello))) if hello.start_no >= self.agent_start => {
-                if let Err(error) = newcomer.rename(&self.epoll, CONNECTION) {
-                    tracing::warn!(%error, "an agent could not be accepted");
-                    return;
-                }
-                self.connection = Some(newcomer);
-                self.greet(&hello, now);
-                self.serve(EpollFlags::EPOLLIN, now);
-            }
-            Ok(None) if open => self.newcomer = Some(newcomer),
-            Ok(None) => {}
-            Ok(Some(_)) | Err(_) => tracing::warn!("somebody who is not the agent of this host is turned away"),
-        }
-    }
-
-    fn serve(&mut self, flags: EpollFlags, now: Instant) {
-        let Some(connection) = &mut self.connection else { return };
-        if flags.contains(EpollFlags::EPOLLOUT) && connection.flush().is_err() {
-            return self.detach(now);
-        }
-        let open = connection.read();
-        loop {
-            let Some(connection) = &mut self.connection else { return };
-            match connection.frames.take::<ToWarden>() {
-                Ok(Some(message)) => self.handle(message, now),
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::error!(%error, "the agent sent nonsense");
-                    return self.detach(now);
-                }
-            }
-        }
-        if !open {
-            self.detach(now);
-        }
-    }
-
-    fn detach(&mut self, now: Instant) {
-        self.connection = None;
-        self.detached_at = now;
-    }
-
-    fn say(&mut self, message: &FromWarden) {
-        if let Some(connection) = &mut self.connection
-            && let Err(error) = connection.put(message)
-        {
-            // It comes again and asks what there is.
-            tracing::warn!(%error, "the agent does not listen");
-            self.detach(Instant::now());
-        }
-    }
-
-    fn flush(&mut self) {
-        if let Some(connection) = &mut self.connection
-            && connection.flush().is_err()
-        {
-            self.detach(Instant::now());
-        }
-    }
-
-    fn handle(&mut self, message: ToWarden, now: Instant) {
-        match message {
-            // Said once already.
-            ToWarden::Hello(_) => {}
-            ToWarden::Start(start) => self.start(&start),
-            ToWarden::Record(Record { begin, kind, message }) => self.record(&begin, &kind, &message),
-            ToWarden::Stop(Stop { task_id, by }) => self.change(task_id, |live| live.stop(by, now)),
-            ToWarden::Alive(Alive { task_id, sent_ms }) => self.change(task_id, |live| {
-                if let Some(fence) = &mut live.fence {
-                    fence.heard_ms = fence.heard_ms.max(sent_ms);
-                }
-            }),
-            ToWarden::Forget(named) => self.forget(named.task_id),
-            ToWarden::SetAside(named) => self.set_aside(named.task_id),
-            ToWarden::Drain(Drain {}) => self.shared.drain(),
-        }
-    }
-
-    /// Everything that is held, before anything else is said.
-    fn greet(&mut self, hello: &Hello, now: Instant) {
-        if hello.start_no != self.agent_start && self.agent_start != 0 {
-            let ids: Vec<i64> = self
-                .live
-                .iter()
-                .filter(|(_, live)| live.ends_with_agent)
-                .map(|(id, _)| *id)
-                .collect();
-            for id in ids {
-                self.change(id, |live| live.stop(StoppedBy::RunnerRestart, now));
-            }
-        }
-        if hello.start_no != self.agent_start {
-            // Whoever starts a warden also says which policy it has.
-            let named = hello.policy.as_deref().filter(|_| !self.shared.plan.stays);
-            self.shared.place.policy.reload(named);
-        }
-        self.agent_start = hello.start_no;
-        let health = self.shared.health.told();
-        let live = self.live.values_mut().map(|live| {
-            live.announce_at = None;
-            LiveTask {
-                begin: live.begin.clone(),
-                stopping: live.is_stopping(),
-                fenced: live.fence.is_some(),
-            }
-        });
-        let welcome = Welcome {
-            protocol: PROTOCOL,
-            version: env!("CARGO_PKG_VERSION").into(),
-            pid: std::process::id(),
-            instance_id: self.shared.place.home.instance_id.clone(),
-            max_task_id: self.shared.place.home.max_task_id(),
-            guard: self.shared.guard().into(),
-            limits: Some(self.shared.place.limiter.names()),
-            policy: self
-                .shared
-                .place
-                .policy
-                .get()
-                .map(|policy| policy.path.display().to_string()),
-            draining: self.draining_since.is_some(),
-            health: health.clone(),
-            live: live.collect(),
-            ended: self.kept.values().map(|kept| kept.ended.clone()).collect(),
-        };
-        self.health_told = health.no;
-        self.say(&FromWarden::Welcome(Box::new(welcome)));
     }
 
     fn start(&mut self, start: &Start) {
@@ -414,42 +245,6 @@ impl Worker {
         }
     }
 
-    /// Before anything else is said, if there is news.
-    fn tell_health(&mut self) {
-        if self.shared.health.no() == self.health_told {
-            return;
-        }
-        let told = self.shared.health.told();
-        self.health_told = told.no;
-        // What is kept to be used again takes descriptors that a task needs.
-        self.keeps_groups = told
-            .fault
-            .as_ref()
-            .is_none_or(|fault| fault.kind != FaultKind::FileLimit);
-        if !self.keeps_groups {
-            self.groups.clear();
-        }
-        if told.fault.is_none() {
-            self.write_again();
-        }
-        self.say(&FromWarden::Health(told));
-    }
-
-    /// Ends that could not be written down before.
-    fn write_again(&mut self) {
-        for kept in self.kept.values_mut().filter(|kept| !kept.is_written) {
-            let written = match &kept.files {
-                Some(files) => files.end(&kept.ended),
-                None => self.shared.place.journal.end(&kept.ended),
-            };
-            kept.is_written = written.is_ok();
-        }
-    }
-
-    fn not_begun(&mut self, task_id: i64, slot: u32, why: Why) {
-        self.say(&FromWarden::NotBegun(NotBegun { task_id, slot, why }));
-    }
-
     fn group(&mut self) -> Option<Group> {
         let cgroups: &Cgroups = self.shared.cgroups.as_ref()?;
         if let Some(group) = self.groups.pop() {
@@ -461,67 +256,6 @@ impl Worker {
                 tracing::warn!(%error, "no control group could be made; a task runs without");
                 None
             }
-        }
-    }
-
-    fn record(&mut self, begin: &Begin, kind: &str, message: &str) {
-        let kind = OutcomeKind::parse(kind).unwrap_or(OutcomeKind::NotStarted);
-        self.keep(Ended::without_child(begin, kind, message), None, false);
-    }
-
-    /// Writes an end down, and tells it.
-    fn keep(&mut self, ended: Ended, files: Option<TaskFiles>, nobody_inside: bool) {
-        let written = match &files {
-            Some(files) => files.end(&ended),
-            None => self.shared.place.journal.end(&ended),
-        };
-        if let Err(error) = &written {
-            tracing::error!(task_id = ended.task_id, %error, "a result could not be written down; it is lost if the warden stops before it is reported");
-            self.shared
-                .health
-                .failed(fault_of(error, "the end of a task cannot be written down"));
-            self.tell_health();
-        }
-        task_log::written(&ended);
-        self.say(&FromWarden::Ended(Box::new(ended.clone())));
-        self.kept.insert(
-            ended.task_id,
-            Kept {
-                ended,
-                files,
-                nobody_inside,
-                is_written: written.is_ok(),
-            },
-        );
-    }
-
-    fn forget(&mut self, task_id: i64) {
-        let Some(kept) = self.kept.remove(&task_id) else { return };
-        let journal = &self.shared.place.journal;
-        if kept.ended.detail.output_until_ms.is_some() {
-            if let Err(error) = kept::keep(&self.shared.plan.data_dir, task_id) {
-                tracing::warn!(task_id, %error, "the full output of a task could not be kept");
-            }
-            if let Err(error) = journal.remove(task_id) {
-                tracing::warn!(task_id, %error, "the directory of an ended task could not be removed");
-            }
-            return self.shared.tidy_kept();
-        }
-        let done = match kept.files {
-            Some(files) => journal.recycle(task_id, files, kept.nobody_inside),
-            None => journal.remove(task_id),
-        };
-        if let Err(error) = done {
-            tracing::warn!(task_id, %error, "the directory of an ended task could not be removed");
-        }
-    }
-
-    fn set_aside(&mut self, task_id: i64) {
-        if self.kept.remove(&task_id).is_none() {
-            return;
-        }
-        if let Err(error) = self.shared.place.journal.set_aside(task_id) {
-            tracing::warn!(task_id, %error, "what a task left could not be moved to unclaimed/");
         }
     }
 
@@ -544,7 +278,7 @@ impl Worker {
             return;
         };
         if live.tick(now) {
-            self.unschedule(task_id);
+            self.timers.unset(task_id);
             if let Some(live) = self.live.remove(&task_id) {
                 let keep_workdir = live.begin.keep_workdir;
                 let Over { mut ended, files, tree } = live.over();
@@ -578,29 +312,13 @@ impl Worker {
 
     fn fire(&mut self, now: Instant) {
         // At most once for each that is due: one that wants to be called again at once waits for its turn.
-        let due: Vec<i64> = self
-            .timers
-            .iter()
-            .take_while(|(at, _)| *at <= now)
-            .map(|(_, id)| *id)
-            .collect();
-        for id in due {
+        for id in self.timers.due(now) {
             self.tick(id, now);
         }
     }
 
     fn reschedule(&mut self, task_id: i64) {
-        self.unschedule(task_id);
-        if let Some(at) = self.live.get(&task_id).and_then(Live::due) {
-            self.timers.insert((at, task_id));
-            self.timer_of.insert(task_id, at);
-        }
-    }
-
-    fn unschedule(&mut self, task_id: i64) {
-        if let Some(at) = self.timer_of.remove(&task_id) {
-            self.timers.remove(&(at, task_id));
-        }
+        self.timers.set(task_id, self.live.get(&task_id).and_then(Live::due));
     }
 
     fn stop_all(&mut self, by: StoppedBy, now: Instant) {
