@@ -137,11 +137,14 @@ async fn channels(client: &Client, output: &Output) -> Result<u8, Failure> {
 async fn test(client: &Client, output: &Output, channel: &str) -> Result<u8, Failure> {
     let error = client.test_channel(channel).await?;
     match output.format {
-        Format::Json | Format::Jsonl => json::object(&json::ChannelTest {
-            channel: channel.to_owned(),
-            delivered: error.is_empty(),
-            error: (!error.is_empty()).then(|| error.clone()),
-        }),
+        Format::Json | Format::Jsonl => json::one(
+            output.format,
+            &json::ChannelTest {
+                channel: channel.to_owned(),
+                delivered: error.is_empty(),
+                error: (!error.is_empty()).then(|| error.clone()),
+            },
+        ),
         Format::Id if error.is_empty() => output::line(channel),
         Format::Id => {}
         Format::Table | Format::Wide if error.is_empty() => {
@@ -155,9 +158,12 @@ async fn test(client: &Client, output: &Output, channel: &str) -> Result<u8, Fai
 async fn acknowledge(client: &Client, output: &Output, ids: Vec<i64>) -> Result<u8, Failure> {
     let done = client.acknowledge_alarms(ids).await?;
     match output.format {
-        Format::Json | Format::Jsonl => json::object(&json::Acknowledged {
-            acknowledged: done.iter().map(ToString::to_string).collect(),
-        }),
+        Format::Json | Format::Jsonl => json::one(
+            output.format,
+            &json::Acknowledged {
+                acknowledged: done.iter().map(ToString::to_string).collect(),
+            },
+        ),
         Format::Id => done.iter().for_each(|id| output::line(&id.to_string())),
         Format::Table | Format::Wide => output::line(&match done.len() {
             0 => "nothing to acknowledge: only alarms that were given up need it".to_owned(),

@@ -42,8 +42,9 @@ pub async fn run(global: &Global, args: &BackupArgs) -> Result<u8, Failure> {
         };
         if !piece.postgres_url.is_empty() {
             let line = pg_dump((!to_stdout).then_some(args.file.as_path()), &piece.postgres_url);
-            // On stdout a database was meant.
-            let tell: fn(&str) = if to_stdout { output::note } else { output::line };
+            // On stdout a database was meant, or a document.
+            let for_people = !to_stdout && output.format.is_for_people();
+            let tell: fn(&str) = if for_people { output::line } else { output::note };
             tell(&line);
             return Err(Failure::refused(
                 "the database is PostgreSQL, which has a tool of its own: use the line above",

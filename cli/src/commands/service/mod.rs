@@ -168,16 +168,15 @@ fn note_build_folder(output: &Output, program: &Path) {
 
 fn print(output: &Output, dir: &Path, units: &[Unit]) {
     let path = |unit: &Unit| dir.join(unit.name).display().to_string();
+    let planned = |unit: &Unit| json::PlannedUnit {
+        path: path(unit),
+        text: unit.text.clone(),
+    };
     match output.format {
-        Format::Json | Format::Jsonl => json::document(&json::PlannedUnits {
-            units: units
-                .iter()
-                .map(|unit| json::PlannedUnit {
-                    path: path(unit),
-                    text: unit.text.clone(),
-                })
-                .collect(),
+        Format::Json => json::document(&json::PlannedUnits {
+            units: units.iter().map(planned).collect(),
         }),
+        Format::Jsonl => units.iter().for_each(|unit| json::object(&planned(unit))),
         Format::Id => units.iter().for_each(|unit| output::line(&path(unit))),
         Format::Table | Format::Wide => units.iter().for_each(|unit| {
             output::line(&format!("# {}", path(unit)));
