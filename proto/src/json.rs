@@ -423,6 +423,25 @@ pub struct Database {
     pub kind: String,
     pub version: String,
     pub bytes: u64,
+    pub commits: CommitTimes,
+    pub standbys: Vec<Standby>,
+}
+
+/// The newest transactions of the replica that answers.
+#[derive(Debug, Serialize)]
+pub struct CommitTimes {
+    pub count: u32,
+    pub median_us: u64,
+    pub slowest_us: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Standby {
+    pub name: String,
+    pub state: String,
+    pub sync: String,
+    pub lag_ms: Option<u64>,
+    pub lag_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -466,6 +485,7 @@ impl From<&v1::StatusResponse> for Status {
     fn from(status: &v1::StatusResponse) -> Self {
         let hosts = status.hosts.unwrap_or_default();
         let counts = status.occurrences.unwrap_or_default();
+        let commits = status.commits.unwrap_or_default();
         Self {
             replicas: status
                 .replicas
@@ -479,6 +499,22 @@ impl From<&v1::StatusResponse> for Status {
                 kind: status.database.clone(),
                 version: status.database_version.clone(),
                 bytes: status.database_bytes,
+                commits: CommitTimes {
+                    count: commits.count,
+                    median_us: commits.median_us,
+                    slowest_us: commits.slowest_us,
+                },
+                standbys: status
+                    .standbys
+                    .iter()
+                    .map(|standby| Standby {
+                        name: standby.name.clone(),
+                        state: standby.state.clone(),
+                        sync: standby.sync.clone(),
+                        lag_ms: standby.lag_ms,
+                        lag_bytes: standby.lag_bytes,
+                    })
+                    .collect(),
             },
             hosts: HostCounts {
                 ready: hosts.ready,
@@ -894,7 +930,14 @@ fn parse_utc(text: &str) -> Result<u64, Invalid> {
         return Err(bad());
     }
     let ms = parse_time(text, 0).map_err(|_| bad())?;
-    u64::try_from(ms).map_err(|_| bad())
+    // On the wire 0 is "not given", and what is before it has no number there.
+    match u64::try_from(ms) {
+        Ok(ms) if ms > 0 => Ok(ms),
+        _ => Err(Invalid::new(
+            "run_at",
+            format!("{text} is in the past; leave it out to run at once"),
+        )),
+    }
 }
 
 impl From<&v1::Outcome> for Outcome {

@@ -83,7 +83,7 @@ impl Cluster {
         std::thread::spawn(move || {
             let mut children = Vec::new();
             for Order::Start(done) in orders {
-                children.push(spawn(&bin, &folder, port, user));
+                children.push(spawn(&bin, &folder.join("data"), &folder, port, user));
                 let _ = done.send(());
             }
         });
@@ -166,6 +166,78 @@ impl Cluster {
     }
 }
 
+/// A copy that streams from a cluster, on a port of its own.
+pub struct Standby {
+    child: std::process::Child,
+    receiver: nix::unistd::Pid,
+}
+
+impl Cluster {
+    /// A standby of this cluster, under this name. It streams when this returns.
+    pub fn standby(&self, name: &str) -> Standby {
+        let data = self.folder.join(name);
+        let source = format!("host=127.0.0.1 port={} user=systole application_name={name}", self.port);
+        let mut copy = Command::new(self.bin.join("pg_basebackup"));
+        copy.args([
+            "--checkpoint=fast",
+            "--no-sync",
+            "-R",
+            "-X",
+            "stream",
+            "-d",
+            &source,
+            "-D",
+        ])
+        .arg(&data)
+        .stdin(Stdio::null());
+        let output = as_user(&mut copy, self.user, &self.folder)
+            .output()
+            .expect("pg_basebackup starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let port = free_port();
+        let child = spawn(&self.bin, &data, &self.folder, port, self.user);
+        let end = Instant::now() + Duration::from_secs(60);
+        let receiver = loop {
+            let asked = Command::new(self.bin.join("psql"))
+                .args(["-X", "-A", "-t", "-h", "127.0.0.1", "-U", "systole", "-p"])
+                .arg(port.to_string())
+                .args(["-d", "postgres", "-c"])
+                .arg("SELECT pid FROM pg_stat_wal_receiver WHERE status = 'streaming'")
+                .output()
+                .expect("psql starts");
+            if let Ok(pid) = String::from_utf8_lossy(&asked.stdout).trim().parse() {
+                break nix::unistd::Pid::from_raw(pid);
+            }
+            let log = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+            assert!(Instant::now() < end, "the standby does not stream: {log}");
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        Standby { child, receiver }
+    }
+}
+
+impl Standby {
+    /// What it receives stays where it is, though it is connected.
+    pub fn freeze(&self) {
+        nix::sys::signal::kill(self.receiver, nix::sys::signal::Signal::SIGSTOP).expect("signal");
+    }
+
+    pub fn thaw(&self) {
+        nix::sys::signal::kill(self.receiver, nix::sys::signal::Signal::SIGCONT).expect("signal");
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.receiver, nix::sys::signal::Signal::SIGCONT);
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
+        }
+        let _ = self.child.wait();
+    }
+}
+
 impl Default for Cluster {
     fn default() -> Self {
         Self::new()
@@ -193,7 +265,7 @@ fn as_user<'a>(command: &'a mut Command, user: Option<(u32, u32)>, folder: &Path
     command
 }
 
-fn spawn(bin: &Path, folder: &Path, port: u16, user: Option<(u32, u32)>) -> std::process::Child {
+fn spawn(bin: &Path, data: &Path, folder: &Path, port: u16, user: Option<(u32, u32)>) -> std::process::Child {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -202,7 +274,7 @@ fn spawn(bin: &Path, folder: &Path, port: u16, user: Option<(u32, u32)>) -> std:
     let mut postgres = Command::new(bin.join("postgres"));
     postgres
         .arg("-D")
-        .arg(folder.join("data"))
+        .arg(data)
         .arg("-p")
         .arg(port.to_string())
         .arg("-k")

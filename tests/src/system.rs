@@ -332,12 +332,21 @@ impl System {
 
 /// Status and body of a plain HTTP request.
 pub fn http_get(port: u16, path: &str) -> Option<(u16, String)> {
+    http_get_with(port, path, "")
+}
+
+/// The same with a token.
+pub fn http_get_with(port: u16, path: &str, token: &str) -> Option<(u16, String)> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    let token = match token {
+        "" => String::new(),
+        token => format!("Authorization: Bearer {token}\r\n"),
+    };
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n"
     )
     .ok()?;
     let mut text = String::new();

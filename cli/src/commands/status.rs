@@ -40,12 +40,7 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
         .collect();
     let mut lines = vec![
         format!("replicas  {}  {}", replicas.len(), replicas.join(", ")),
-        format!(
-            "database  {} {}, {}",
-            status.database,
-            text::clean(&status.database_version),
-            text::size(status.database_bytes)
-        ),
+        database(status),
         format!(
             "hosts     {} ready, {} cordoned, {} faulty, {} lost, {} left; {} of {} slots busy",
             hosts.ready, hosts.cordoned, hosts.faulty, hosts.lost, hosts.left, hosts.busy, hosts.slots
@@ -87,6 +82,49 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
         lines.extend(status.attention.iter().map(|line| format!("  * {}", text::clean(line))));
     }
     lines
+}
+
+/// What it is, how long commits take, and how far its copies are behind.
+fn database(status: &v1::StatusResponse) -> String {
+    let mut line = format!(
+        "database  {} {}, {}",
+        status.database,
+        text::clean(&status.database_version),
+        text::size(status.database_bytes)
+    );
+    let commits = status.commits.unwrap_or_default();
+    if commits.count > 0 {
+        line.push_str(&format!(
+            "; commits take {}, the slowest of {} took {}",
+            ms(commits.median_us),
+            commits.count,
+            ms(commits.slowest_us)
+        ));
+    }
+    for standby in &status.standbys {
+        let lag = match (standby.lag_ms, standby.lag_bytes) {
+            (_, Some(0)) => "is up to date".to_owned(),
+            (Some(lag_ms), Some(bytes)) => {
+                format!("is {} behind ({})", format_duration(lag_ms), text::size(bytes))
+            }
+            (None, Some(bytes)) => format!("is {} behind", text::size(bytes)),
+            _ => "may not be looked at (grant pg_monitor)".to_owned(),
+        };
+        let sync = match standby.sync.as_str() {
+            "" => String::new(),
+            sync => format!(" ({})", text::clean(sync)),
+        };
+        line.push_str(&format!("; standby {}{sync} {lag}", text::clean(&standby.name)));
+    }
+    line
+}
+
+fn ms(us: u64) -> String {
+    if us < 10_000 {
+        format!("{:.1} ms", us as f64 / 1_000.0)
+    } else {
+        format!("{} ms", us / 1_000)
+    }
 }
 
 /// What became of the fires of jobs; nothing where none was expected.
@@ -215,6 +253,27 @@ mod tests {
                 count: 7,
                 newest_id: 1_840,
             }],
+            commits: Some(v1::CommitTimes {
+                count: 100,
+                median_us: 3_240,
+                slowest_us: 41_900,
+            }),
+            standbys: vec![
+                v1::Standby {
+                    name: "db-2".into(),
+                    sync: "async".into(),
+                    lag_ms: Some(1_250),
+                    lag_bytes: Some(70_000),
+                    ..v1::Standby::default()
+                },
+                v1::Standby {
+                    name: "db-3".into(),
+                    sync: "sync".into(),
+                    lag_ms: Some(0),
+                    lag_bytes: Some(0),
+                    ..v1::Standby::default()
+                },
+            ],
             attention: vec!["host gpu-03 is lost; when it is gone for good: systole runners rm gpu-03".into()],
             ..v1::StatusResponse::default()
         };

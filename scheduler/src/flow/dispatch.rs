@@ -9,6 +9,7 @@ use crate::store::{Class, StoreError, Tx};
 use crate::task_log;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Runners of the first claim after a wake-up; a claim that fed all its runners is followed by a larger one.
 const CLAIM_MIN: usize = 8;
@@ -57,6 +58,7 @@ async fn round(ctx: &Arc<Context>, size: usize) -> Option<Progress> {
     ));
     let wanted: Arc<Vec<Wanted>> = Arc::new(entries.iter().map(Wanted::from).collect());
     let plan_in = Arc::clone(&plan);
+    let began = Instant::now();
     let done = ctx
         .db
         .write("dispatch", Class::Beats, move |tx| {
@@ -69,12 +71,14 @@ async fn round(ctx: &Arc<Context>, size: usize) -> Option<Progress> {
             ctx.health.committed();
             ctx.lanes.learn(&plan, &given.claimed);
             task_log::dispatched(&given.claimed.runs);
+            ctx.metrics.dispatched(&given.claimed.runs, false);
             ctx.wake
                 .changed(given.claimed.runs.iter().map(|run| run.task_id).collect());
             after_end(ctx, &given.claimed.ended);
             // One that cannot be read took the place of another: there may be more.
             let ended = given.claimed.ended.ids.len();
             let (fed, unfed) = hand_out(ctx, entries, given);
+            ctx.metrics.claimed(began.elapsed(), fed, unfed);
             Some(if ended > 0 {
                 Progress::Some
             } else if fed > 0 && unfed == 0 {

@@ -77,6 +77,7 @@ impl From<StoreError> for Refusal {
 /// What follows the commit of ended tasks: waiting runners, watchers, the callback-er.
 pub fn after_end(ctx: &Context, ended: &Ended) {
     task_log::ended(ended);
+    ctx.metrics.ended(ended);
     let queued: Vec<_> = ended.successors.iter().filter(|next| next.is_queued()).collect();
     let lanes: Vec<i64> = queued
         .iter()

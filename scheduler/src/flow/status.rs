@@ -4,14 +4,16 @@ use super::alarms;
 use crate::context::Context;
 use crate::store::StoreError;
 use crate::store::jobs::watch::LateRow;
-use crate::store::status::{BadRow, HostRow, JobsStatus, ReplicaRow, TroubleRow};
+use crate::store::latency::CommitTimes;
+use crate::store::status::{BadRow, HostRow, JobsStatus, ReplicaRow, StandbyRow, TroubleRow};
 use std::collections::BTreeSet;
+use std::time::Duration;
 use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::host_fault::words;
 use systole_shared::policy::lane::{Lane, serves};
 use systole_shared::policy::why::RunnerView;
 use systole_shared::task::TaskState;
-use systole_shared::time::format_utc;
+use systole_shared::time::{format_duration, format_utc};
 
 /// A replica that has not written for this long is not there.
 const REPLICA_MS: i64 = 15_000;
@@ -21,6 +23,10 @@ const ENDS_MAX: i64 = 10_000;
 const LEDGER_MAX: i64 = 100_000;
 /// A fire is late beyond this.
 const LATE_MS: i64 = 5_000;
+/// A database whose commits take this long needs a look.
+const SLOW_COMMIT: Duration = Duration::from_secs(1);
+/// A standby that is so far behind, too.
+const BEHIND_MS: i64 = 60_000;
 /// Lines of one kind.
 const LINES_MAX: usize = 20;
 
@@ -51,6 +57,10 @@ pub struct ClusterStatus {
     pub database: &'static str,
     pub database_version: String,
     pub database_bytes: i64,
+    /// How long commits take.
+    pub commits: CommitTimes,
+    /// Copies of the database that follow it.
+    pub standbys: Vec<StandbyRow>,
     pub hosts: Hosts,
     pub queued: i64,
     pub oldest_queued_ms: i64,
@@ -74,6 +84,12 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
     let since_ms = if since_ms < 0 { now_ms + since_ms } else { since_ms };
     let replicas = ctx.db.replicas(REPLICA_MS).await?;
     let size = ctx.db.size().await?;
+    // A server that does not tell (some services of clouds) has a status all the same.
+    let standbys = ctx.db.standbys().await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "standbys");
+        Vec::new()
+    });
+    let commits = ctx.db.commits.newest();
     let rows = ctx.db.host_states().await?;
     let live = ctx.metrics.live_tasks(&ctx.db).await?;
     let ended_badly = ctx.db.ended_badly(since_ms, ENDS_MAX).await?;
@@ -90,6 +106,8 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
     ));
     attention.extend(bounded(jobs.in_error.iter().map(in_error).collect()));
     attention.extend(bounded(jobs.held.iter().map(held).collect()));
+    attention.extend(slow(&commits));
+    attention.extend(bounded(standbys.iter().filter_map(behind).collect()));
     let (hosts, unwell) = count_hosts(&rows, ctx.lost_after_ms());
     attention.extend(bounded(unwell));
     let (lanes, targets) = ctx.db.work().await?;
@@ -120,6 +138,8 @@ pub async fn read(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, StoreEr
         },
         database_version: size.version,
         database_bytes: size.bytes,
+        commits,
+        standbys,
         hosts,
         queued: of(TaskState::Queued).map_or(0, |row| row.count),
         oldest_queued_ms: of(TaskState::Queued).and_then(|row| row.oldest_ms).unwrap_or(0).max(0),
@@ -142,6 +162,30 @@ fn late_line(row: &LateRow) -> String {
         row.words,
         row.job
     )
+}
+
+/// Everything waits for commits.
+fn slow(commits: &CommitTimes) -> Option<String> {
+    (commits.median >= SLOW_COMMIT).then(|| {
+        format!(
+            "the database is slow: half of the newest {} commits took {} and more, and so does each submission, start and result: systole doctor",
+            commits.count,
+            format_duration(ms(commits.median))
+        )
+    })
+}
+
+fn behind(row: &StandbyRow) -> Option<String> {
+    let lag_ms = row.lag_ms.filter(|&ms| ms >= BEHIND_MS)?;
+    Some(format!(
+        "standby {} is {} behind the database: what was committed since would be lost with the primary",
+        row.name,
+        format_duration(u64::try_from(lag_ms).unwrap_or(0))
+    ))
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn in_error(row: &TroubleRow) -> String {
@@ -289,6 +333,28 @@ mod tests {
         assert_eq!(needs(host(100, 0, 2, None)), 0);
         assert_eq!(needs(host(0, 0, 0, Some("disk_full"))), 1);
         assert_eq!(needs(host(100, 2, 0, None)), 0);
+    }
+
+    #[test]
+    fn a_slow_database_and_a_standby_far_behind_need_a_person() {
+        let commits = |median| CommitTimes {
+            count: 100,
+            median: Duration::from_millis(median),
+            slowest: Duration::from_secs(9),
+        };
+        assert_eq!(slow(&commits(999)), None);
+        assert!(slow(&commits(1_500)).is_some_and(|line| line.contains("newest 100 commits took 1.5 s")));
+        let standby = |lag_ms| StandbyRow {
+            name: "b".into(),
+            state: "streaming".into(),
+            sync: "async".into(),
+            lag_bytes: Some(1),
+            lag_ms,
+        };
+        assert_eq!(behind(&standby(None)), None);
+        assert_eq!(behind(&standby(Some(59_999))), None);
+        let line = behind(&standby(Some(90_400))).expect("a line");
+        assert!(line.starts_with("standby b is 1m30s behind"), "{line}");
     }
 
     #[test]

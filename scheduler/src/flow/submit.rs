@@ -265,6 +265,7 @@ fn announce(ctx: &Context, tasks: &[NewTask], stored: &[Stored]) {
             None => lanes.push(task.lane_id),
         }
     }
+    ctx.metrics.submitted(ids.len());
     if let Some(newest) = ids.iter().max() {
         ctx.newest_task_id.fetch_max(*newest, Ordering::Relaxed);
     }

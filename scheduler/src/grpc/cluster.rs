@@ -186,6 +186,7 @@ fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let small = |count: i64| u32::try_from(count).unwrap_or(0);
     let large = |count: i64| u64::try_from(count).unwrap_or(0);
+    let us = |took: std::time::Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     let counts = status.jobs.counts;
     v1::StatusResponse {
         replicas: status
@@ -241,6 +242,22 @@ fn to_wire(status: ClusterStatus) -> v1::StatusResponse {
             late: large(counts.late),
             asked_for: large(counts.asked_for),
         }),
+        commits: Some(v1::CommitTimes {
+            count: number(status.commits.count),
+            median_us: us(status.commits.median),
+            slowest_us: us(status.commits.slowest),
+        }),
+        standbys: status
+            .standbys
+            .into_iter()
+            .map(|row| v1::Standby {
+                name: row.name,
+                state: row.state,
+                sync: row.sync,
+                lag_ms: row.lag_ms.map(large),
+                lag_bytes: row.lag_bytes.map(large),
+            })
+            .collect(),
         skipped: status
             .jobs
             .skipped

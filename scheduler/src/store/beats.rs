@@ -80,7 +80,8 @@ static FREE_RUNNER: Sql = Sql::new(
 static START_TASKS: Sql = Sql::new(
     "start_tasks",
     "UPDATE task SET status = 4, started_at_ms = {now} WHERE status + 0 = 3 \
-       AND id {among:$1} RETURNING id",
+       AND id {among:$1} \
+     RETURNING id, started_at_ms - CASE WHEN run_at_ms > created_at_ms THEN run_at_ms ELSE created_at_ms END AS start_ms",
 );
 static TIME_OUT_TASKS: Sql = Sql::new(
     "time_out_tasks",
@@ -283,18 +284,19 @@ fn expect_rows(name: &str, changed: u64, expected: usize) -> Result<(), StoreErr
     }
 }
 
-#[derive(sqlx::FromRow)]
-struct OnlyId {
-    id: i64,
+#[derive(Clone, Copy, Debug, sqlx::FromRow)]
+pub struct StartedRow {
+    pub id: i64,
+    /// From when it was due to its start.
+    pub start_ms: i64,
 }
 
 /// DISPATCHED → RUNNING. Returns those that were.
-pub async fn start_tasks(tx: &mut Tx, ids: &[i64]) -> Result<Vec<i64>, StoreError> {
+pub async fn start_tasks(tx: &mut Tx, ids: &[i64]) -> Result<Vec<StartedRow>, StoreError> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let rows: Vec<OnlyId> = tx.all(&START_TASKS, vec![batch(ids)?]).await?;
-    Ok(rows.into_iter().map(|row| row.id).collect())
+    tx.all(&START_TASKS, vec![batch(ids)?]).await
 }
 
 /// RUNNING → TERMINATING(timeout), for tasks whose runner did not end them in time.

@@ -61,7 +61,8 @@ static DISPATCH: Sql = Sql::new(
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, e.value->>'host' AS host, CAST(e.value->>'slot' AS BIGINT) AS slot, \
        CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
      WHERE {is:task.id,x.id} AND task.status + 0 = 2 \
-     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms",
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms, \
+       task.dispatched_at_ms",
 );
 /// [`SCAN_LANE`] and [`DISPATCH`] in one, for runners that are served by one lane: rows and runners are paired by their
 /// numbers.
@@ -76,14 +77,16 @@ static TAKE_LANE: Sql = Sql::new(
            ORDER BY eligible_at_ms, id LIMIT $3 {skip_locked}) AS q) AS s \
        JOIN {each:$4} ON CAST(e.value->>'n' AS BIGINT) = s.n) AS x \
      WHERE {is:task.id,x.id} AND task.status + 0 = 2 \
-     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms",
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms, \
+       task.dispatched_at_ms",
 );
 static RUN_AGAIN: Sql = Sql::new(
     "run_again",
     "UPDATE task SET start_no = x.start_no \
      FROM (SELECT CAST(e.value->>'id' AS BIGINT) AS id, CAST(e.value->>'start_no' AS BIGINT) AS start_no FROM {each:$1}) AS x \
      WHERE {is:task.id,x.id} AND task.status + 0 = 3 \
-     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms",
+     RETURNING task.id, task.host, task.slot, task.spec, task.attempt, task.root_id, task.eligible_at_ms, \
+       task.dispatched_at_ms",
 );
 
 pub static STATEMENTS: &[&Sql] = &[
@@ -152,6 +155,8 @@ pub struct Run {
     pub spec: TaskSpec,
     pub attempt: i64,
     pub root_id: i64,
+    /// For how long it was QUEUED.
+    pub waited_ms: i64,
 }
 
 /// What a scan saw of a lane.
@@ -198,6 +203,7 @@ struct Dispatched {
     attempt: i64,
     root_id: Option<i64>,
     eligible_at_ms: Option<i64>,
+    dispatched_at_ms: Option<i64>,
 }
 
 impl Dispatched {
@@ -211,6 +217,10 @@ impl Dispatched {
             spec,
             attempt: self.attempt,
             root_id: self.root_id.unwrap_or(self.id),
+            waited_ms: match (self.eligible_at_ms, self.dispatched_at_ms) {
+                (Some(eligible), Some(dispatched)) => dispatched - eligible,
+                _ => 0,
+            },
         })
     }
 }

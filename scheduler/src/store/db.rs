@@ -5,6 +5,7 @@
 //! bounded in time, and repeated when they collided.
 
 use super::error::StoreError;
+use super::latency::Commits;
 use super::sql::{Dialect, Sql, render};
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest life of one transaction, its wait for a connection included.
 const TRANSACTION_MAX: Duration = Duration::from_secs(15);
@@ -311,6 +312,7 @@ pub struct Db {
     options: Option<PgConnectOptions>,
     path: Option<PathBuf>,
     pub faults: Arc<Faults>,
+    pub commits: Arc<Commits>,
 }
 
 impl Db {
@@ -325,6 +327,7 @@ impl Db {
                 options: None,
                 path: Some(path),
                 faults,
+                commits: Arc::default(),
             });
         }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
@@ -362,6 +365,7 @@ impl Db {
                 options: Some(options),
                 path: None,
                 faults,
+                commits: Arc::default(),
             });
         }
         Err(StoreError::Schema(format!(
@@ -424,7 +428,9 @@ impl Db {
         F: for<'t> Fn(&'t mut Tx) -> BoxFuture<'t, Result<T, StoreError>> + Send + Sync + 'static,
     {
         let source = self.source(class, true);
+        let commits = Arc::clone(&self.commits);
         run_to_the_end(name, async move {
+            let began = Instant::now();
             let mut collisions = 0;
             loop {
                 let mut tx = source.acquire().await?;
@@ -434,7 +440,12 @@ impl Db {
                         tracing::debug!(transaction = name, collisions, %error, "repeated");
                         tokio::time::sleep(Duration::from_millis(u64::from(collisions) * 3)).await;
                     }
-                    done => return done,
+                    done => {
+                        if done.is_ok() {
+                            commits.add(class, began.elapsed());
+                        }
+                        return done;
+                    }
                 }
             }
         })

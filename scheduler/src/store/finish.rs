@@ -8,6 +8,7 @@ use super::outbox;
 use super::sql::Sql;
 use crate::task_log;
 use serde::Serialize;
+use std::collections::HashMap;
 use systole_shared::heartbeat::end::Terminating;
 use systole_shared::job::Job;
 use systole_shared::policy::retry::{FollowUp, follow_up};
@@ -27,7 +28,8 @@ static END_TASKS: Sql = Sql::new(
        e.value->>'message' AS message, CAST(e.value->>'ended_age' AS BIGINT) AS ended_age, \
        CAST(e.value->>'started_age' AS BIGINT) AS started_age, e.value->>'cancelled_by' AS cancelled_by, \
        e.value->>'cancel_reason' AS cancel_reason, e.value->>'detail' AS detail FROM {each:$1}) AS x \
-     WHERE {is:task.id,x.id} AND task.status = x.from_status RETURNING task.id",
+     WHERE {is:task.id,x.id} AND task.status = x.from_status \
+     RETURNING task.id, task.started_at_ms - CASE WHEN task.run_at_ms > task.created_at_ms THEN task.run_at_ms ELSE task.created_at_ms END AS start_ms",
 );
 static PUT_CALLBACKS: Sql = Sql::new(
     "put_callbacks",
@@ -226,6 +228,8 @@ impl Ended {
         self.held |= more.held;
         self.alarms |= more.alarms;
         self.sets |= more.sets;
+        self.kinds.extend(more.kinds);
+        self.start_ms.extend(more.start_ms);
         self.lines.extend(more.lines);
     }
 }
@@ -248,6 +252,10 @@ pub struct Ended {
     pub alarms: bool,
     /// A member of a broadcast has ended.
     pub sets: bool,
+    /// How they ended, to be counted.
+    pub kinds: Vec<OutcomeKind>,
+    /// Of those whose start nobody told before: from when they were due to their start.
+    pub start_ms: Vec<i64>,
     /// For the log of tasks; empty where nobody asked for one.
     pub lines: Vec<EndLine>,
 }
@@ -319,8 +327,10 @@ struct LinkJson {
 }
 
 #[derive(sqlx::FromRow)]
-struct OnlyId {
+struct DoneRow {
     id: i64,
+    /// From when it was due to its start.
+    start_ms: Option<i64>,
 }
 
 /// The text of the column `end_detail`.
@@ -368,9 +378,10 @@ pub(super) async fn end_without_settling(tx: &mut Tx, ends: &[End]) -> Result<En
             detail: end.detail.as_ref().map(detail_json).transpose()?,
         });
     }
-    let done: Vec<OnlyId> = tx.all(&END_TASKS, vec![batch(&rows)?]).await?;
-    let done: std::collections::HashSet<i64> = done.into_iter().map(|row| row.id).collect();
-    let ended: Vec<&End> = ends.iter().filter(|end| done.contains(&end.task.id)).collect();
+    let done: Vec<DoneRow> = tx.all(&END_TASKS, vec![batch(&rows)?]).await?;
+    let done: HashMap<i64, Option<i64>> = done.into_iter().map(|row| (row.id, row.start_ms)).collect();
+    let ended: Vec<&End> = ends.iter().filter(|end| done.contains_key(&end.task.id)).collect();
+    let untold = |end: &&&End| end.task.status == TaskState::Dispatched.number() && end.started_age_ms.is_some();
 
     let callbacks: Vec<CallbackJson> = ended
         .iter()
@@ -390,6 +401,12 @@ pub(super) async fn end_without_settling(tx: &mut Tx, ends: &[End]) -> Result<En
         ids: ended.iter().map(|end| end.task.id).collect(),
         successors,
         callbacks: !callbacks.is_empty(),
+        kinds: ended.iter().map(|end| end.outcome.kind).collect(),
+        start_ms: ended
+            .iter()
+            .filter(untold)
+            .filter_map(|end| done.get(&end.task.id).copied().flatten())
+            .collect(),
         lines: if task_log::is_on() {
             ended.iter().map(EndLine::from).collect()
         } else {

@@ -33,6 +33,7 @@ pub mod holds;
 pub mod hosts;
 pub mod jobs;
 pub mod join;
+pub mod latency;
 pub mod lease;
 pub mod listen;
 pub mod live;

@@ -189,6 +189,10 @@ impl TaskRow {
     }
 }
 
+/// Tasks that runners hold are as many as there are slots.
+const HELD: &str = " AND t.id IN (SELECT id FROM task WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NULL \
+   UNION ALL SELECT id FROM task WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NOT NULL)";
+
 /// Conditions of a list. All given ones must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -262,6 +266,13 @@ impl Filter {
         if !self.states.is_empty() {
             let numbers: Vec<String> = self.states.iter().map(|state| state.number().to_string()).collect();
             text.push_str(&format!(" AND t.status IN ({})", numbers.join(", ")));
+            // The words of partial indexes, without which few rows of these states are looked for among all.
+            let all_in = |wanted: &[TaskState]| self.states.iter().all(|state| wanted.contains(state));
+            if all_in(&[TaskState::Failed, TaskState::Skipped, TaskState::Terminated]) {
+                text.push_str(" AND t.status IN (7, 8, 10)");
+            } else if all_in(&[TaskState::Dispatched, TaskState::Running, TaskState::Terminating]) {
+                text.push_str(HELD);
+            }
         }
         (text, args)
     }

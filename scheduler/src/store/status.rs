@@ -24,6 +24,18 @@ static SIZE_SQLITE: Sql = Sql::new(
     "size_sqlite",
     "SELECT (SELECT page_count FROM pragma_page_count) * (SELECT page_size FROM pragma_page_size) AS bytes, sqlite_version() AS version",
 );
+/// What is acknowledged is safe at a standby when it is flushed there. `flush_lag` is that of the last piece that arrived: where one
+/// stalls it stays as it was, so the silence since its last word counts, too.
+static STANDBYS: Sql = Sql::new(
+    "standbys",
+    "SELECT name, state, sync, lag_bytes, CASE WHEN lag_bytes = 0 THEN 0 ELSE GREATEST(flush_ms, silent_ms) END AS lag_ms FROM ( \
+       SELECT COALESCE(NULLIF(application_name, ''), CAST(client_addr AS TEXT), CAST(pid AS TEXT)) AS name, \
+         COALESCE(state, '') AS state, COALESCE(sync_state, '') AS sync, \
+         CAST(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn) AS BIGINT) AS lag_bytes, \
+         CAST(extract(epoch FROM flush_lag) * 1000 AS BIGINT) AS flush_ms, \
+         CAST(extract(epoch FROM clock_timestamp() - reply_time) * 1000 AS BIGINT) AS silent_ms \
+       FROM pg_stat_replication ORDER BY pid LIMIT 100) AS s ORDER BY lag_bytes DESC NULLS FIRST, name",
+);
 static HOST_STATES: Sql = Sql::new(
     "host_states",
     "SELECT host, {now} - max(seen_ms) AS age_ms, count(*) AS slots, \
@@ -32,14 +44,15 @@ static HOST_STATES: Sql = Sql::new(
        CAST(sum(CASE WHEN cordoned THEN 1 ELSE 0 END) AS BIGINT) AS cordoned, max(fault) AS fault \
      FROM runner GROUP BY host ORDER BY host LIMIT $1",
 );
-/// The newest of each state, by the index of those that people look for. One that was tried again is not counted.
+/// The newest of each state: their ids first, from the index of those that people look for (SQLite takes it only for its own words, and
+/// PostgreSQL would rather read all of them and sort), then their rows by key. One that was tried again is not counted.
 static ENDED_BADLY: Sql = Sql::new(
     "ended_badly",
     "SELECT kind, count(*) AS n, max(id) AS newest FROM ( \
-       SELECT x.id, x.outcome_kind AS kind, x.ended_at_ms, x.retried_by FROM ( \
-         SELECT id, outcome_kind, ended_at_ms, retried_by FROM task WHERE status = 7 ORDER BY id DESC LIMIT $2) AS x \
-       UNION ALL SELECT y.id, 'skipped', y.ended_at_ms, y.retried_by FROM ( \
-         SELECT id, ended_at_ms, retried_by FROM task WHERE status = 8 ORDER BY id DESC LIMIT $2) AS y) AS z \
+       SELECT x.id, x.outcome_kind AS kind, x.ended_at_ms, x.retried_by FROM task AS x WHERE x.id \
+         {among_query:SELECT id FROM task WHERE status IN (7, 8, 10) AND status = 7 ORDER BY id DESC LIMIT $2} \
+       UNION ALL SELECT y.id, 'skipped', y.ended_at_ms, y.retried_by FROM task AS y WHERE y.id \
+         {among_query:SELECT id FROM task WHERE status IN (7, 8, 10) AND status = 8 ORDER BY id DESC LIMIT $2}) AS z \
      WHERE ended_at_ms >= $1 AND retried_by IS NULL GROUP BY kind ORDER BY kind",
 );
 
@@ -101,6 +114,17 @@ impl ReplicaRow {
 pub struct SizeRow {
     pub bytes: i64,
     pub version: String,
+}
+
+/// A copy of the database that follows it.
+#[derive(Clone, Debug, sqlx::FromRow)]
+pub struct StandbyRow {
+    pub name: String,
+    /// Empty where this user may not see it.
+    pub state: String,
+    pub sync: String,
+    pub lag_bytes: Option<i64>,
+    pub lag_ms: Option<i64>,
 }
 
 /// The slots of a host together.
@@ -193,6 +217,19 @@ impl Db {
                     Dialect::Sqlite => &SIZE_SQLITE,
                 };
                 tx.one(sql, vec![]).await
+            })
+        })
+        .await
+    }
+
+    /// Those that stream from a PostgreSQL server; SQLite has none.
+    pub async fn standbys(&self) -> Result<Vec<StandbyRow>, StoreError> {
+        self.read("standbys", |tx| {
+            Box::pin(async move {
+                match tx.dialect() {
+                    Dialect::Postgres => tx.all(&STANDBYS, vec![]).await,
+                    Dialect::Sqlite => Ok(Vec::new()),
+                }
             })
         })
         .await

@@ -106,6 +106,8 @@ pub(super) struct Outcome {
     pub(super) done: Vec<Done>,
     pub(super) ended: Ended,
     pub(super) started: Vec<i64>,
+    /// Of those, from when they were due to their start.
+    pub(super) start_ms: Vec<i64>,
     pub(super) claimed: Claimed,
     /// Hosts that have held a newer task than the database knows, and that task.
     pub(super) ahead: Vec<(String, i64)>,
@@ -137,8 +139,10 @@ async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<
         }
     }
     task_log::started(&outcome.started);
+    ctx.metrics.started(&outcome.start_ms);
     after_end(ctx, &outcome.ended);
     task_log::dispatched(&outcome.claimed.runs);
+    ctx.metrics.dispatched(&outcome.claimed.runs, true);
     for beat in beats.iter().filter(|beat| beat.said == Said::Idle) {
         chains::heard_idle(ctx, beat);
     }

@@ -150,6 +150,7 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refused> {
     if !ctx.health.can_commit(ctx.beat_ms()) {
         return Err(cannot_commit().into());
     }
+    let began = Instant::now();
     let beat = Arc::new(beat);
     let mut registrations = 0;
     let (answer, acknowledged, park) = loop {
@@ -183,6 +184,7 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refused> {
             }
         }
     };
+    ctx.metrics.beat(began.elapsed(), !acknowledged.is_empty());
     // Results that were recorded are told at once: the runner waits to forget them.
     let may_park = park && acknowledged.is_empty() && beat.unanswered == 0 && !beat.leaving && !beat.park.is_zero();
     if !may_park || ctx.draining.is_cancelled() {

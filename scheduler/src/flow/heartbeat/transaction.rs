@@ -48,7 +48,9 @@ pub(super) async fn act(
         .filter(|beat| beat.max_task_id > newest)
         .map(|beat| (beat.registration.host.clone(), beat.max_task_id))
         .collect();
-    outcome.started = beats::start_tasks(tx, &work.start).await?;
+    let started = beats::start_tasks(tx, &work.start).await?;
+    outcome.started = started.iter().map(|row| row.id).collect();
+    outcome.start_ms = started.iter().map(|row| row.start_ms).collect();
     beats::time_out_tasks(tx, &work.time_out).await?;
     outcome.ended = finish::end_tasks(tx, &work.ends).await?;
     for late in work.late {
