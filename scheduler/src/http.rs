@@ -112,6 +112,16 @@ pub async fn nothing_here(request: axum::extract::Request) -> axum::response::Re
     }
 }
 
+/// A path that is known, and a method that it does not take.
+pub fn wrong_method(methods: &[&str]) -> axum::response::Response {
+    let methods = methods.join(", ");
+    axum::response::IntoResponse::into_response((
+        StatusCode::METHOD_NOT_ALLOWED,
+        [(http::header::ALLOW, methods.clone())],
+        format!("this path takes {methods}; /v1/openapi.json says more\n"),
+    ))
+}
+
 /// A refusal over plain HTTP.
 pub fn refuse(refusal: &Refusal) -> axum::response::Response {
     let status = match refusal.code {

@@ -15,6 +15,8 @@ on_both_databases!(
     errors_are_those_of_the_contract,
     output_comes_byte_for_byte,
     output_is_followed_to_the_end,
+    output_comes_with_its_times,
+    a_full_output_is_fetched_from_its_host,
     numbers_are_those_of_the_cluster,
 );
 
@@ -164,6 +166,8 @@ async fn errors_are_those_of_the_contract(db: TestDb) {
         (json!({"command": []}), "command"),
         (json!({"command": ["a"], "priority": 77}), "priority"),
         (json!({"command": ["a"], "run_at": "-2h"}), "run_at"),
+        (json!({"command": ["a"], "run_at": "1970-01-01T00:00:00Z"}), "run_at"),
+        (json!({"command": ["a"], "run_at": "0966-06-23T03:16:50.2Z"}), "run_at"),
         (json!({"command": ["a"], "retires": 1}), "body"),
         (json!({"command": "a"}), "body"),
         (json!("a"), "body"),
@@ -185,6 +189,33 @@ async fn errors_are_those_of_the_contract(db: TestDb) {
             "{path}"
         );
     }
+    // A method that a path does not take is another thing than a path that is not there.
+    for (line, allow) in [
+        ("PUT /v1/tasks/1", "get, delete, head"),
+        ("GET /v1/tasks", "post"),
+        ("DELETE /v1/tasks/1/output", "get, head"),
+        ("POST /metrics", "get, head"),
+        ("TRACE /healthz", "get, head"),
+    ] {
+        let refused = ask(&replica, &replica.admin_token(), line, "", "").await;
+        assert_eq!(refused.status, 405, "{line}");
+        assert!(
+            refused.head.contains(&format!("allow: {allow}\r\n")),
+            "{line}: {}",
+            refused.head
+        );
+    }
+    assert_eq!(
+        ask(&replica, &replica.admin_token(), "PUT /v1/nothing", "", "")
+            .await
+            .status,
+        404
+    );
+    let task = json!({"spec": {"command": ["a"]}}).to_string();
+    let json = "content-type: application/json\r\n";
+    let line = "POST /v1/tasks?dry_run=true";
+    let unknown = ask(&replica, &replica.admin_token(), line, json, &task).await;
+    assert_eq!(unknown.error(), (400, "VALIDATION_003".into(), "dry_run".into()));
     let plain = ask(&replica, &replica.admin_token(), "POST /v1/tasks", "", "{}").await;
     assert_eq!(plain.error(), (400, "VALIDATION_003".into(), "content-type".into()));
     let nobody = ask(&replica, &Token(None), "GET /v1/tasks/1", "", "").await;
@@ -235,6 +266,99 @@ async fn output_comes_byte_for_byte(db: TestDb) {
     assert_eq!((beyond.status, beyond.body.len()), (200, 0));
     let stderr = get(&replica, &format!("/v1/tasks/{id}/output?stream=stderr")).await;
     assert_eq!((stderr.status, stderr.body.len()), (200, 0));
+    replica.stop().await;
+}
+
+async fn output_comes_with_its_times(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    let bytes: Vec<u8> = (0..=255).collect();
+    let id = with_output(&replica, &mut runner, &bytes).await;
+    let answer = get(&replica, &format!("/v1/tasks/{id}/output?times=true&offset=250")).await;
+    assert_eq!(answer.status, 200);
+    assert!(
+        answer.head.contains("content-type: application/x-ndjson"),
+        "{}",
+        answer.head
+    );
+    let lines: Vec<Value> = answer
+        .body
+        .split_inclusive(|&byte| byte == b'\n')
+        .map(|line| serde_json::from_slice(line).expect("JSON"))
+        .collect();
+    let [line] = lines.as_slice() else {
+        panic!("one piece: {lines:?}");
+    };
+    // The bytes 250 to 255.
+    assert_eq!((&line["offset"], &line["data"]), (&json!(250), &json!("+vv8/f7/")));
+    assert_eq!((&line["gap"], &line["dropped"]), (&json!(0), &json!(0)));
+    assert!(
+        line["seen_at"].as_str().is_some_and(|time| time.ends_with('Z')),
+        "{line}"
+    );
+    replica.stop().await;
+}
+
+async fn a_full_output_is_fetched_from_its_host(db: TestDb) {
+    const MAX: u64 = 16 * 1024;
+    const SIZE: u64 = 100_000;
+    let bytes = |from: u64, to: u64| -> Vec<u8> { (from..to).map(|n| u8::try_from(n % 251).expect("small")).collect() };
+    let replica = Replica::start(&db).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    let spec = v1::TaskSpec {
+        output: Some(v1::OutputPolicy {
+            max_bytes: MAX,
+            ..Default::default()
+        }),
+        ..command(&["true"])
+    };
+    let id = replica.submit(spec).await;
+    runner.take().await;
+    for (from, to) in [(0, MAX / 2), (SIZE - MAX / 2, SIZE)] {
+        let chunk = v1::OutputChunk {
+            task_id: id,
+            stream: v1::OutputStream::Stdout.into(),
+            offset: from,
+            data: bytes(from, to),
+            age_ms: 0,
+        };
+        let request = v1::UploadOutputRequest {
+            host: "a".into(),
+            chunks: vec![chunk],
+            ..Default::default()
+        };
+        runner.client.upload_output(request).await.expect("upload");
+    }
+    let mut result = runner.success(id);
+    result.stdout_bytes = SIZE;
+    runner.ended(result).await;
+    replica.until_state(id, S::Finished).await;
+    let stored = get(&replica, &format!("/v1/tasks/{id}/output")).await.body;
+    assert!(stored == [bytes(0, MAX / 2), bytes(SIZE - MAX / 2, SIZE)].concat());
+    let path = format!("/v1/tasks/{id}/output?full=true");
+    let mut host = runner.clone();
+    let serve = async {
+        let request = v1::NextFetchRequest {
+            host: "a".into(),
+            instance_id: "instance-a".into(),
+            park_ms: 20_000,
+        };
+        let order = host.client.next_fetch(request).await.expect("answer").into_inner();
+        let request = v1::PutFetchedRequest {
+            host: "a".into(),
+            fetch_id: order.fetch_id,
+            offset: order.offset,
+            data: bytes(order.offset, order.end),
+            error: String::new(),
+        };
+        host.client.put_fetched(request).await.expect("answer");
+    };
+    let (full, ()) = tokio::join!(get(&replica, &path), serve);
+    assert!(
+        full.status == 200 && full.body == bytes(0, SIZE),
+        "{} bytes",
+        full.body.len()
+    );
     replica.stop().await;
 }
 

@@ -35,7 +35,13 @@ pub async fn guard(State(ctx): State<Arc<Context>>, mut request: Request, next: 
         None => None,
     };
     let Some(call) = call else {
-        return crate::http::nothing_here(request).await;
+        let route = request.extensions().get::<MatchedPath>();
+        let methods = route.map(|route| rules::methods_of(route.as_str())).unwrap_or_default();
+        return if grpc || methods.is_empty() {
+            crate::http::nothing_here(request).await
+        } else {
+            crate::http::wrong_method(&methods)
+        };
     };
     let (began, needs) = (Instant::now(), rules::CALLS[call].1);
     // Runners call all the time, and what they bring is told task by task.

@@ -97,6 +97,20 @@ pub fn of_http(method: &http::Method, route: &str) -> Option<usize> {
         .position(|(call, _)| call.split_once(' ') == Some((method, route)))
 }
 
+/// Methods that a route of plain HTTP takes, for `Allow`; empty: there is no such route.
+pub fn methods_of(route: &str) -> Vec<&'static str> {
+    let mut methods: Vec<&str> = CALLS
+        .iter()
+        .filter_map(|(call, _)| call.split_once(' '))
+        .filter(|(_, of)| *of == route)
+        .map(|(method, _)| method)
+        .collect();
+    if methods.contains(&"GET") {
+        methods.push("HEAD");
+    }
+    methods
+}
+
 /// The table as the documentation has it.
 pub fn table() -> String {
     let mut text = String::from(
@@ -128,6 +142,8 @@ mod tests {
         let head = of_http(&http::Method::HEAD, "/healthz").map(|at| CALLS[at]);
         assert_eq!(head, Some(("GET /healthz", Needs::Nothing)));
         assert_eq!(of_http(&http::Method::POST, "/healthz"), None);
+        assert_eq!(methods_of("/v1/tasks/{id}"), ["GET", "DELETE", "HEAD"]);
+        assert!(methods_of("/v1/nothing").is_empty());
     }
 
     #[test]

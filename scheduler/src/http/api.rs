@@ -15,9 +15,11 @@ use axum::extract::{Path, RawQuery, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use axum::{Extension, Router};
+use base64::Engine as _;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::sync::Arc;
 use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY, spec_from_wire};
 use systole_proto::json::{Spec, Task};
@@ -27,6 +29,7 @@ use systole_shared::limits::REASON_CHARS_MAX;
 use systole_shared::task::TaskState;
 use systole_shared::task::spec::check_text;
 use systole_shared::task::trace;
+use systole_shared::time::format_utc;
 use tokio::sync::mpsc;
 
 /// A body: one task, of at most 1 MiB, and its JSON.
@@ -91,6 +94,9 @@ async fn create(State(ctx): State<Arc<Context>>, Extension(actor): Extension<Act
     if !json {
         return answer(Err(invalid("content-type", "has to be application/json")));
     }
+    if let Err(refusal) = parameters(head.uri.query(), &[]) {
+        return answer(Err(refusal));
+    }
     match axum::body::to_bytes(body, BODY_BYTES_MAX).await {
         Ok(body) => answer(submit(&ctx, &actor, &head.headers, &body).await),
         Err(_) => answer(Err(invalid(
@@ -101,8 +107,7 @@ async fn create(State(ctx): State<Arc<Context>>, Extension(actor): Extension<Act
 }
 
 async fn submit(ctx: &Context, actor: &Actor, headers: &HeaderMap, body: &Bytes) -> Answer {
-    let submission: Submission =
-        serde_json::from_slice(body).map_err(|error| invalid("body", format!("does not fit: {error}")))?;
+    let submission = parse(body).map_err(|error| invalid("body", format!("does not fit: {error}")))?;
     check_text(&submission.reason, "reason", REASON_CHARS_MAX)?;
     let key = match headers.get("idempotency-key") {
         None => String::new(),
@@ -134,6 +139,34 @@ async fn submit(ctx: &Context, actor: &Actor, headers: &HeaderMap, body: &Bytes)
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
+}
+
+/// For JSON `5.0` is an integer, too: some languages write whole numbers like this.
+fn parse(body: &[u8]) -> Result<Submission, serde_json::Error> {
+    // The first error has the line and column of the body.
+    serde_json::from_slice(body).or_else(|error| {
+        let mut value: Value = serde_json::from_slice(body)?;
+        whole(&mut value);
+        serde_json::from_value(value).map_err(|_| error)
+    })
+}
+
+/// Writes whole numbers as integers, as far as all digits of them are there.
+fn whole(value: &mut Value) {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Value::Number(number) => {
+            if let Some(float) = number.as_f64().filter(|_| number.is_f64())
+                && float.fract() == 0.0
+                && float.abs() <= EXACT
+            {
+                *value = Value::from(float as i64);
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(whole),
+        Value::Object(map) => map.values_mut().for_each(whole),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
 }
 
 async fn one(State(ctx): State<Arc<Context>>, Path(id): Path<String>, RawQuery(query): RawQuery) -> Response {
@@ -179,7 +212,7 @@ async fn read_output(State(ctx): State<Arc<Context>>, Path(id): Path<String>, Ra
 }
 
 async fn open_output(ctx: Arc<Context>, id: &str, query: Option<&str>) -> Answer {
-    let given = parameters(query, &["stream", "offset", "follow"])?;
+    let given = parameters(query, &["stream", "offset", "follow", "full", "times"])?;
     let stream = match find(&given, "stream") {
         None | Some("stdout") => Stream::Stdout,
         Some("stderr") => Stream::Stderr,
@@ -191,13 +224,14 @@ async fn open_output(ctx: Arc<Context>, id: &str, query: Option<&str>) -> Answer
             .parse()
             .map_err(|_| invalid("offset", format!("{text:?} is no number of bytes")))?,
     };
+    let times = flag(&given, "times")?;
     let read = Read {
         task_id: id_of(id)?,
         streams: vec![(stream, offset)],
         follow: flag(&given, "follow")?,
-        times: false,
+        times,
         since_ms: None,
-        full: false,
+        full: flag(&given, "full")?,
     };
     let (sender, mut receiver) = mpsc::channel::<Result<Piece, Refusal>>(PIECES_MAX);
     tokio::spawn(output::read(Arc::clone(&ctx), read, sender));
@@ -211,14 +245,50 @@ async fn open_output(ctx: Arc<Context>, id: &str, query: Option<&str>) -> Answer
         tokio_stream::wrappers::ReceiverStream::new(receiver),
     );
     // An error in the middle breaks the body off, so that nobody takes it for whole.
-    let bytes = tokio_stream::StreamExt::map(pieces, |piece| piece.map(|piece| Bytes::from(piece.data)));
+    let bytes = tokio_stream::StreamExt::map(pieces, move |piece| {
+        piece.map(|piece| if times { line(&piece) } else { Bytes::from(piece.data) })
+    });
+    let kind = if times {
+        "application/x-ndjson"
+    } else {
+        "application/octet-stream"
+    };
     let headers = [
-        (CONTENT_TYPE, "application/octet-stream"),
+        (CONTENT_TYPE, kind),
         // Whatever a task wrote is never a page.
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (CACHE_CONTROL, "no-store"),
     ];
     Ok((headers, Body::from_stream(bytes)).into_response())
+}
+
+/// A piece of output with the time at which it was seen first.
+#[derive(Serialize)]
+struct OutputPiece {
+    offset: u64,
+    /// `null`: not known, as of what only the runner has.
+    seen_at: Option<String>,
+    /// Base64: a task writes bytes, not text.
+    data: String,
+    /// Bytes right before `offset` that are not stored.
+    gap: u64,
+    /// Bytes that were written after `offset` and are not stored; in the last piece only.
+    dropped: u64,
+}
+
+/// It as a line of JSON.
+fn line(piece: &Piece) -> Bytes {
+    let piece = OutputPiece {
+        offset: piece.offset,
+        seen_at: piece.seen_at_ms.map(format_utc),
+        data: base64::engine::general_purpose::STANDARD.encode(&piece.data),
+        gap: piece.gap,
+        dropped: piece.dropped,
+    };
+    // Numbers and texts: it always serialises.
+    let mut line = serde_json::to_vec(&piece).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
 }
 
 fn id_of(text: &str) -> Result<i64, Refusal> {
@@ -322,7 +392,6 @@ fn document(status: StatusCode, task: Task, existing: Option<bool>) -> Answer {
 mod tests {
     use super::*;
     use crate::auth::rules::CALLS;
-    use serde_json::Value;
 
     fn openapi() -> Value {
         serde_json::from_str(OPENAPI).expect("docs/openapi.json is JSON")
@@ -372,6 +441,15 @@ mod tests {
             ..v1::Task::default()
         });
         let task = serde_json::to_value(task).expect("serialises");
+        let piece = line(&Piece {
+            stream: Stream::Stdout,
+            offset: 0,
+            data: Vec::new(),
+            seen_at_ms: None,
+            gap: 0,
+            dropped: 0,
+        });
+        let piece: Value = serde_json::from_slice(&piece).expect("JSON");
         for (name, value) in [
             ("Task", &task),
             ("Outcome", &task["outcome"]),
@@ -381,9 +459,20 @@ mod tests {
             ("Limits", &spec["limits"]),
             ("Retry", &spec["retry"]),
             ("OutputPolicy", &spec["output"]),
+            ("OutputPiece", &piece),
         ] {
             assert_eq!(keys(&schemas[name]["properties"]), keys(value), "{name}");
         }
+    }
+
+    #[test]
+    fn a_whole_number_may_have_a_point() {
+        let text = br#"{"spec": {"command": ["a"], "timeout_ms": 5.0, "kill_signal": 2e0}}"#;
+        let spec = parse(text).expect("fits").spec;
+        assert_eq!((spec.timeout_ms, spec.kill_signal), (Some(5), 2));
+        let error = |text: &str| parse(text.as_bytes()).err().expect("does not fit").to_string();
+        assert!(error(r#"{"spec": {"command": ["a"], "timeout_ms": 5.5}}"#).contains("line 1 column"));
+        assert!(error(r#"{"spec": {"command": ["a"], "timeout_ms": 1e300}}"#).contains("floating point"));
     }
 
     #[test]
