@@ -78,6 +78,11 @@ impl Terminal {
         }
     }
 
+    /// Of the program itself: `setsid` becomes it.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).expect("keys");
     }

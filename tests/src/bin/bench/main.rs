@@ -6,6 +6,7 @@ mod flood;
 mod limits;
 mod noop;
 mod parked;
+mod people;
 mod process;
 mod real;
 mod report;
@@ -16,9 +17,11 @@ use flood::flood;
 use limits::{postgres_limit, spawn_limit, xargs};
 use noop::no_op;
 use parked::parked;
+use people::{People, people};
 use real::{Real, real};
 use report::{Report, median};
 use std::path::PathBuf;
+use std::time::Duration;
 use systole_tests::TestDb;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -30,6 +33,7 @@ async fn main() -> Result<()> {
     let mut database = None;
     let mut count = None;
     let mut slots = vec![16, 64];
+    let mut history = None;
     let mut out = PathBuf::from("target/bench.json");
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -45,10 +49,10 @@ async fn main() -> Result<()> {
                     .map(str::parse)
                     .collect::<std::result::Result<_, _>>()?;
             }
+            "--history" => history = Some(args.next().ok_or("--history needs a number")?.parse()?),
             "--tasks" => count = Some(args.next().ok_or("--tasks needs a number")?.parse()?),
             other => {
-                let known =
-                    "--quick, --only LETTERS, --database sqlite|postgres, --tasks N, --slots N[,N…], --out FILE";
+                let known = "--quick, --only LETTERS, --database sqlite|postgres, --tasks N, --slots N[,N…], --history N, --out FILE";
                 return Err(format!("unknown option {other}; {known}").into());
             }
         }
@@ -145,6 +149,21 @@ async fn main() -> Result<()> {
     }
     if wants("g") {
         flood(&binary, &TestDb::sqlite(), &mut report, if quick { 1 } else { 10 }).await?;
+    }
+    if wants("h") {
+        let plan = People {
+            tasks: history.unwrap_or(if quick { 50_000 } else { 1_000_000 }),
+            hosts: 1_000,
+            lines: if quick { 10_000 } else { 100_000 },
+            rounds: if quick { 10 } else { 50 },
+            watch: Duration::from_secs(if quick { 5 } else { 30 }),
+        };
+        if databases != Some("postgres") {
+            people(&binary, &TestDb::sqlite(), &mut report, "SQLite", &plan).await?;
+        }
+        if databases != Some("sqlite") {
+            people(&binary, &TestDb::postgres(), &mut report, "PostgreSQL", &plan).await?;
+        }
     }
     report.write(&out)
 }

@@ -79,6 +79,18 @@ impl Process {
             .spawn()?)
     }
 
+    /// The command line, as its admin types it.
+    pub fn command(&self, binary: &Path, args: &[&str]) -> Command {
+        let mut command = Command::new(binary);
+        command
+            .args(args)
+            .env("SYSTOLE_URL", &self.url)
+            .env("SYSTOLE_TOKEN_FILE", self.tokens.join("admin.token"))
+            .env_remove("SYSTOLE_CONTEXT")
+            .stdin(Stdio::null());
+        command
+    }
+
     pub fn token(&self, name: &str) -> Result<Token> {
         let text = std::fs::read_to_string(self.tokens.join(format!("{name}.token")))?;
         Ok(Token(Some(format!("Bearer {}", text.trim()).parse()?)))
