@@ -68,6 +68,12 @@ impl Failure {
             Wrong::AuthorityItself => format!(
                 "the certificate of {url} is a certificate authority itself (CA:TRUE), which no client accepts. Make one with basicConstraints CA:FALSE."
             ),
+            Wrong::Early => format!(
+                "the certificate of {url} is not valid yet by the clock of this machine. Is the clock right? `date`; `systole doctor` compares it."
+            ),
+            Wrong::Expired => format!(
+                "the certificate of {url} has expired, or the clock of this machine is ahead. `date`; if it is right, the scheduler needs another certificate."
+            ),
             Wrong::Certificate => format!("no trusted TLS connection to {url}: {cause}."),
         };
         Self::new(exit_code::UNREACHABLE, message)
@@ -94,6 +100,13 @@ impl Failure {
                 }
             }
             None if is_connection_loss(status) => Self::no_scheduler(url, &cause(status)),
+            None if status.code() == tonic::Code::Unimplemented => Self::new(
+                exit_code::REFUSED,
+                format!(
+                    "what answers at {url} does not know this call: it is a scheduler of an earlier version than this systole ({}), or none at all. Use the systole of its version, or upgrade the scheduler",
+                    env!("CARGO_PKG_VERSION")
+                ),
+            ),
             None => Self::new(
                 exit_of_status(status.code()),
                 format!("{url} answered: {} ({:?})", status.message(), status.code()),
@@ -139,6 +152,8 @@ enum Wrong {
     Issuer,
     Name,
     AuthorityItself,
+    Early,
+    Expired,
     Certificate,
 }
 
@@ -154,6 +169,10 @@ fn what_is_wrong(cause: &str, secure: bool) -> Wrong {
         Wrong::Name
     } else if has("CaUsedAsEndEntity") {
         Wrong::AuthorityItself
+    } else if has("NotValidYet") || has("not valid yet") {
+        Wrong::Early
+    } else if has("Expired") || has("certificate expired") {
+        Wrong::Expired
     } else if has("certificate") {
         Wrong::Certificate
     } else {
@@ -400,7 +419,12 @@ mod tests {
                 "invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))",
                 "CA:FALSE",
             ),
-            (&https, "invalid peer certificate: Expired", "Expired"),
+            (&https, "invalid peer certificate: Expired", "has expired"),
+            (
+                &https,
+                "invalid peer certificate: certificate not valid yet: verification time 1",
+                "Is the clock right?",
+            ),
             (
                 &https,
                 "received corrupt message of type InvalidContentType",
@@ -477,6 +501,11 @@ mod tests {
             Failure::no_scheduler(&https, "invalid peer certificate: NotValidForName"),
             Failure::no_scheduler(&https, "CaUsedAsEndEntity"),
             Failure::no_scheduler(&https, "invalid peer certificate: Expired"),
+            Failure::no_scheduler(
+                &https,
+                "invalid peer certificate: certificate not valid yet: verification time 1",
+            ),
+            Failure::from_status(&Status::unimplemented(""), &url()),
             Failure::from_status(&Status::internal("a proxy says no"), &url()),
             Failure::from_status(
                 &answer("VALIDATION_003", "items[0].spec.timeout_ms", "is longer than 366 days"),
