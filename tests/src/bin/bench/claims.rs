@@ -44,7 +44,11 @@ pub async fn claim_cost(db: &Db, lane: i64, lanes: &Lanes, settle: Duration, nai
             .await?;
         let cost = timed.elapsed().as_secs_f64() * 1_000.0;
         if claimed.runs.len() < 8 {
-            return Err(format!("a claim of 8 got {} tasks: what it costs says nothing", claimed.runs.len()).into());
+            return Err(format!(
+                "a claim of 8 got {} tasks: what it costs says nothing",
+                claimed.runs.len()
+            )
+            .into());
         }
         lanes.learn(&plan, &claimed);
         if began.elapsed() >= settle {

@@ -3,6 +3,7 @@
 
 mod claims;
 mod flood;
+mod jobs;
 mod limits;
 mod noop;
 mod parked;
@@ -14,6 +15,7 @@ mod submit;
 
 use claims::claims_section;
 use flood::flood;
+use jobs::jobs;
 use limits::{postgres_limit, spawn_limit, xargs};
 use noop::no_op;
 use parked::parked;
@@ -164,6 +166,14 @@ async fn main() -> Result<()> {
         if databases != Some("sqlite") {
             people(&binary, &TestDb::postgres(), &mut report, "PostgreSQL", &plan).await?;
         }
+    }
+    if wants("i") {
+        let plan = jobs::Plan {
+            stored: if quick { vec![8_000] } else { vec![100_000, 1_000_000] },
+            seconds: if quick { 5 } else { 60 },
+            burst: if quick { 3_000 } else { 40_000 },
+        };
+        jobs(&binary, &mut report, &plan).await?;
     }
     report.write(&out)
 }
