@@ -10,22 +10,22 @@
 //! boot is never begun again. So the beginning is not synced, which would cost more than the
 //! whole start of a short task.
 
+mod record;
+mod trash;
+
+pub use record::{Begin, Ended, ProcessRecord};
+
 use crate::spare::Spares;
 use crate::state_dir::make_private_dir;
-use serde::{Deserialize, Serialize};
+use record::Line;
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 use std::time::{Duration, UNIX_EPOCH};
-use systole_proto::{convert, v1};
-use systole_shared::heartbeat::end::StoppedBy;
-use systole_shared::limits::OUTPUT_MAX_BYTES_DEFAULT;
-use systole_shared::task::OutcomeKind;
-use systole_shared::task::detail::EndDetail;
+use systole_proto::convert;
+use trash::Trash;
 
 /// Names in the directory of a task. The child writes the two streams itself, and starts in the last
 /// one when its task names no directory.
@@ -41,125 +41,6 @@ pub const WORKDIR_KEEP_MS: i64 = 7 * 24 * 3_600_000;
 pub const WORKDIRS_MAX: usize = 100;
 /// Tasks that ran longer than this have their result synced, ms.
 pub const RESULT_SYNC_AFTER_MS: u64 = 1_000;
-
-/// What is tried again before the next start of the warden.
-const TRASH_AGAIN_MAX: usize = 1_000;
-
-/// Written before the fork.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Begin {
-    pub task_id: i64,
-    pub slot: u32,
-    pub start_no: u64,
-    /// The cluster that dispatched it: only this one may say what becomes of it.
-    pub cluster_id: String,
-    pub boot_id: String,
-    pub name: String,
-    /// For people who read the file; cut.
-    pub command: String,
-    pub attempt: u32,
-    pub begun_at_ms: u64,
-    /// Its fresh directory is kept when it is over.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub keep_workdir: bool,
-    /// Bytes of each stream that schedulers store.
-    #[serde(default = "default_output_max")]
-    pub output_max: u64,
-}
-
-fn default_output_max() -> u64 {
-    OUTPUT_MAX_BYTES_DEFAULT
-}
-
-/// Written after the fork.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessRecord {
-    pub pid: i32,
-    pub start_time: u64,
-}
-
-/// Written before the end is reported; the task is gone from disk once it was acknowledged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
-    pub task_id: i64,
-    pub slot: u32,
-    pub cluster_id: String,
-    pub dispatched_start_no: u64,
-    pub kind: String,
-    pub exit_code: Option<i32>,
-    pub signal: Option<i32>,
-    pub message: String,
-    pub started_at_ms: u64,
-    pub ended_at_ms: u64,
-    pub stopped_by: Option<StoppedBy>,
-    pub stdout_bytes: u64,
-    pub stderr_bytes: u64,
-    #[serde(default = "default_output_max")]
-    pub output_max: u64,
-    #[serde(default)]
-    pub detail: EndDetail,
-}
-
-impl Ended {
-    /// The end of a task without a child.
-    pub fn without_child(begin: &Begin, kind: OutcomeKind, message: impl Into<String>) -> Self {
-        Self {
-            task_id: begin.task_id,
-            slot: begin.slot,
-            cluster_id: begin.cluster_id.clone(),
-            dispatched_start_no: begin.start_no,
-            kind: kind.name().into(),
-            exit_code: None,
-            signal: None,
-            message: message.into(),
-            started_at_ms: 0,
-            ended_at_ms: now_ms(),
-            stopped_by: None,
-            stdout_bytes: 0,
-            stderr_bytes: 0,
-            output_max: begin.output_max,
-            detail: EndDetail::default(),
-        }
-    }
-
-    fn ran_ms(&self) -> u64 {
-        match self.started_at_ms {
-            0 => 0,
-            started => self.ended_at_ms.saturating_sub(started),
-        }
-    }
-
-    pub fn is_success(&self) -> bool {
-        self.kind == OutcomeKind::Success.name()
-    }
-
-    pub fn to_wire(&self, output: Vec<v1::OutputChunk>) -> v1::TaskResult {
-        v1::TaskResult {
-            task_id: self.task_id,
-            dispatched_start_no: self.dispatched_start_no,
-            kind: self.kind.clone(),
-            exit_code: self.exit_code,
-            signal: self.signal,
-            message: self.message.clone(),
-            started_at_ms: self.started_at_ms,
-            ended_at_ms: self.ended_at_ms,
-            stopped_by: convert::stopped_by_to_wire(self.stopped_by).into(),
-            stdout_bytes: self.stdout_bytes,
-            stderr_bytes: self.stderr_bytes,
-            detail: Some(convert::detail_to_wire(self.detail.clone())),
-            output,
-        }
-    }
-}
-
-/// A line of the journal.
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Line<'a> {
-    Begin(Cow<'a, Begin>),
-    Process(ProcessRecord),
-    End(Cow<'a, Ended>),
-}
 
 /// What one task has open, from its begin until it is forgotten.
 #[derive(Debug)]
@@ -233,45 +114,6 @@ pub struct Journal {
     kept: PathBuf,
     spares: Spares,
     trash: Trash,
-}
-
-/// Where forgotten tasks go, and the thread that deletes them.
-#[derive(Debug)]
-struct Trash {
-    dir: PathBuf,
-    queue: mpsc::Sender<PathBuf>,
-}
-
-impl Trash {
-    /// Begins with what an earlier process did not come to delete.
-    fn open(dir: PathBuf) -> io::Result<Self> {
-        make_private_dir(&dir)?;
-        let (queue, paths) = mpsc::channel::<PathBuf>();
-        for entry in std::fs::read_dir(&dir)? {
-            let _ = queue.send(entry?.path());
-        }
-        std::thread::Builder::new().name("trash".into()).spawn(move || {
-            // What could not be deleted, say for want of a descriptor, has its turn again after the next one.
-            let mut again: VecDeque<PathBuf> = VecDeque::new();
-            for path in paths {
-                for path in [Some(path), again.pop_front()].into_iter().flatten() {
-                    if let Err(error) = std::fs::remove_dir_all(&path)
-                        && error.kind() != io::ErrorKind::NotFound
-                    {
-                        tracing::warn!(path = %path.display(), %error, "what an ended task left could not be deleted");
-                        again.push_back(path);
-                        again.truncate(TRASH_AGAIN_MAX);
-                    }
-                }
-            }
-        })?;
-        Ok(Self { dir, queue })
-    }
-
-    /// The queue holds names only; each is a directory that lies in `trash/` anyway, and is found there at the next start.
-    fn delete(&self, path: PathBuf) {
-        let _ = self.queue.send(path);
-    }
 }
 
 impl Journal {
@@ -400,7 +242,7 @@ impl Journal {
 
     /// Deletes a folder of the data directory, on the thread for that.
     pub fn discard(&self, path: &Path) -> io::Result<()> {
-        let aside = self.trash.dir.join(uuid::Uuid::new_v4().to_string());
+        let aside = self.trash.place();
         std::fs::rename(path, &aside)?;
         self.trash.delete(aside);
         Ok(())
@@ -483,6 +325,8 @@ fn read(task_id: i64, dir: &Path) -> io::Result<Entry> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use systole_shared::limits::OUTPUT_MAX_BYTES_DEFAULT;
+    use systole_shared::task::OutcomeKind;
 
     pub(crate) fn begin(task_id: i64) -> Begin {
         Begin {
