@@ -108,9 +108,12 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
     families
 }
 
+/// Bounds with their values, the sum and the count.
+type Series = (Vec<(f64, f64)>, Option<f64>, Option<f64>);
+
 /// Buckets rise to +Inf, which is the count.
 fn histogram(name: &str, family: &Family) {
-    let mut series: HashMap<String, (Vec<(f64, f64)>, Option<f64>, Option<f64>)> = HashMap::new();
+    let mut series: HashMap<String, Series> = HashMap::new();
     for (sample, labels, value) in &family.samples {
         let mut rest = labels.clone();
         let bound = rest.remove("le");

@@ -41,7 +41,7 @@ enum Step {
     Unknown,
     Beats { age_ms: i64 },
     Holds(Vec<i64>),
-    Done(Forgotten, Ended),
+    Done(Forgotten, Box<Ended>),
 }
 
 pub async fn forget(ctx: &Context, order: ForgetOrder) -> Result<Forgotten, Refusal> {
@@ -153,7 +153,7 @@ async fn one_step(tx: &mut Tx, order: &ForgetOrder, alive_ms: i64) -> Result<Ste
         waiting,
         more_waiting,
     };
-    Ok(Step::Done(forgotten, ended))
+    Ok(Step::Done(forgotten, Box::new(ended)))
 }
 
 /// A host that was forgotten before: what jobs still hold for lack of proof is freed by the same word.
@@ -167,7 +167,7 @@ async fn free_places(tx: &mut Tx, order: &ForgetOrder) -> Result<Step, StoreErro
     let tasks = settle::proven(tx, &roots, &mut ended).await?;
     let detail = format!("dead, places of {}", named(&tasks));
     audit_with(tx, &order.by, "forget", (host, detail.as_str()), &order.reason).await?;
-    Ok(Step::Done(Forgotten::default(), ended))
+    Ok(Step::Done(Forgotten::default(), Box::new(ended)))
 }
 
 /// Since the last beat of any slot that did not say goodbye.
