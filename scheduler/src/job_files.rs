@@ -148,7 +148,7 @@ pub fn check(set: &Set, now_ms: i64, closed: bool) -> Checked {
     set.check(&CheckContext {
         now_ms,
         default_zone: &Zone::utc(),
-        registry: &Registry::built_in(),
+        registry: &Registry::shared(),
         read_ics: &read_ics,
         closed,
     })

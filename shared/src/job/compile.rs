@@ -294,7 +294,7 @@ impl JobSpec {
     }
 
     fn compile_target(&self, faults: &mut Faults) -> Option<Target> {
-        match (&self.runner, self.route) {
+        match (&self.runner, &self.route) {
             (None, Some(Route::Pinned)) => {
                 faults.add(
                     "runner",
@@ -302,7 +302,7 @@ impl JobSpec {
                 );
                 None
             }
-            (Some(_), Some(route)) if route != Route::Pinned => {
+            (Some(_), Some(route)) if *route != Route::Pinned => {
                 faults.add(
                     "runner",
                     "needs route = \"pinned\"; or use require to choose among hosts",

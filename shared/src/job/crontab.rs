@@ -516,7 +516,7 @@ mod tests {
         );
         assert_eq!(sweep.spec.name, "db-01.sweep");
         assert_eq!(
-            (sweep.spec.route, sweep.spec.runner.as_deref()),
+            (sweep.spec.route.clone(), sweep.spec.runner.as_deref()),
             (Some(Route::Pinned), Some("db-01"))
         );
         assert_eq!(logrotate.spec.run_as, None);

@@ -23,23 +23,37 @@ pub enum BlockingKind {
 }
 
 /// Which of the runners that fit gets the task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub enum Route {
     #[default]
     Any,
-    Random,
-    RoundRobin,
-    Hash,
-    LeastLoaded,
-    LeastRecentlyUsed,
-    LeastFrequentlyUsed,
-    First,
-    Last,
-    Failover,
-    Busyover,
     Pinned,
     Broadcast,
+    /// As the policy of this name chooses, built in or registered.
+    Policy(String),
+}
+
+impl From<String> for Route {
+    fn from(word: String) -> Self {
+        match word.as_str() {
+            "any" => Self::Any,
+            "pinned" => Self::Pinned,
+            "broadcast" => Self::Broadcast,
+            _ => Self::Policy(word),
+        }
+    }
+}
+
+impl From<Route> for String {
+    fn from(route: Route) -> Self {
+        match route {
+            Route::Any => "any".into(),
+            Route::Pinned => "pinned".into(),
+            Route::Broadcast => "broadcast".into(),
+            Route::Policy(word) => word,
+        }
+    }
 }
 
 /// What becomes of the work when its host is lost.

@@ -5,6 +5,7 @@ use super::template::{Template, parse_element};
 use crate::error::Invalid;
 use crate::limits::ROUTE_KEY_CHARS_MAX;
 use crate::policy::broadcast::{Rules, SET_MEMBERS_MAX};
+use crate::policy::route;
 use crate::task::TaskSpec;
 use crate::task::spec::check_text;
 use serde_json::{Map, Value};
@@ -30,22 +31,30 @@ pub struct Routing {
 pub const BROADCAST: &str = "broadcast";
 
 impl Route {
-    /// The word of files; `None`: the scheduler chooses no host.
-    fn policy(self) -> Option<&'static str> {
+    /// The name of the choice; `None`: the scheduler chooses no host.
+    fn policy(&self) -> Result<Option<&'static str>, Invalid> {
         match self {
-            Route::Any | Route::Pinned => None,
-            Route::Random => Some("random"),
-            Route::RoundRobin => Some("round_robin"),
-            Route::Hash => Some("hash"),
-            Route::LeastLoaded => Some("least_loaded"),
-            Route::LeastRecentlyUsed => Some("least_recently_used"),
-            Route::LeastFrequentlyUsed => Some("least_frequently_used"),
-            Route::First => Some("first"),
-            Route::Last => Some("last"),
-            Route::Failover => Some("failover"),
-            Route::Busyover => Some("busyover"),
-            Route::Broadcast => Some(BROADCAST),
+            Self::Any | Self::Pinned => Ok(None),
+            Self::Broadcast => Ok(Some(BROADCAST)),
+            Self::Policy(word) => match route::policy(word) {
+                Some(policy) => Ok(Some(policy.name())),
+                None => {
+                    let known = ["any", "pinned", BROADCAST].into_iter().chain(route::names());
+                    let known: Vec<&str> = known.collect();
+                    let message = format!("there is no route {word:?} here; known are {}", known.join(", "));
+                    Err(Invalid::new("route", message))
+                }
+            },
         }
+    }
+
+    /// Whether somebody here knows it.
+    pub fn is_known(&self) -> bool {
+        self.policy().is_ok()
+    }
+
+    fn is_policy(&self, name: &str) -> bool {
+        matches!(self, Self::Policy(word) if word == name)
     }
 }
 
@@ -112,7 +121,7 @@ fn key(job: &JobSpec) -> Result<RouteKey, Invalid> {
     let Some(text) = &job.route_key else {
         return Ok(RouteKey::Text(job.name.clone()));
     };
-    if job.route != Some(Route::Hash) {
+    if !job.route.as_ref().is_some_and(|route| route.is_policy("hash")) {
         return Err(Invalid::new("route_key", "needs route = \"hash\"; remove it"));
     }
     if text.is_empty() {
@@ -139,7 +148,7 @@ fn key(job: &JobSpec) -> Result<RouteKey, Invalid> {
 impl JobSpec {
     /// How the hosts of its runs are chosen; `None`: whoever fits and comes first, or the one that it is pinned to.
     pub(super) fn compile_route(&self, faults: &mut Vec<Invalid>) -> Option<Routing> {
-        let route = self.route.unwrap_or_default();
+        let route = self.route.clone().unwrap_or_default();
         let rules = match &self.broadcast {
             None => Rules::default(),
             Some(spec) if route == Route::Broadcast => rules(spec, faults),
@@ -168,14 +177,14 @@ impl JobSpec {
             }
         }
         let key = key(self).map_err(|fault| faults.push(fault)).ok()?;
-        route.policy().map(|policy| Routing { policy, key, rules })
+        let policy = route.policy().map_err(|fault| faults.push(fault)).ok()??;
+        Some(Routing { policy, key, rules })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::route;
 
     fn compile(json: &str) -> Result<Option<Routing>, Vec<Invalid>> {
         let spec: JobSpec = serde_json::from_str(json).expect(json);
@@ -223,6 +232,7 @@ mod tests {
                 "route_key",
                 "cannot be hashed",
             ),
+            (r#""route":"fist""#, "route", "known are any, pinned, broadcast, random"),
             (r#""broadcast":{"max_parallel":2}"#, "broadcast", "needs route"),
             (
                 r#""route":"broadcast","broadcast":{"max_parallel":0}"#,

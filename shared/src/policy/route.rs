@@ -2,10 +2,16 @@
 //! taken there, and what becomes of it otherwise, is decided elsewhere.
 //!
 //! Where a policy does not wait for its own choice, it is only shown the hosts with a free slot, as long as there are any.
+//!
+//! A program that embeds the scheduler adds policies of its own with [`register`], before its first start.
 
+use crate::error::Invalid;
+use crate::task::spec::check_word;
 use sha2::{Digest as _, Sha256};
 use std::cmp::Reverse;
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::RwLock;
 
 /// How long a choice stands that nobody took up, ms. Then it is made again; and a run that was to avoid a host does not any more.
 pub const ROUTE_WAIT_MS: i64 = 30_000;
@@ -88,9 +94,39 @@ policies! {
     Busyover "busyover": |_, hosts| best(hosts, |host| host.of_job);
 }
 
+/// Those of the program around it, known in the whole process.
+static REGISTERED: RwLock<Vec<&'static dyn RoutePolicy>> = RwLock::new(Vec::new());
+
+fn registered() -> Vec<&'static dyn RoutePolicy> {
+    REGISTERED.read().map(|list| list.clone()).unwrap_or_default()
+}
+
+/// Adds a policy; a name that is taken is refused. All replicas of a cluster must have the same ones. One that panics gives the run
+/// to the first host that it was shown.
+pub fn register(policy: &'static dyn RoutePolicy) -> Result<(), Invalid> {
+    let name = policy.name();
+    check_word(name, "route")?;
+    let taken = ["any", "pinned", "broadcast"].contains(&name);
+    // Poisoned only by a panic of `push`, which leaves the list as it was.
+    let mut list = REGISTERED.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if taken || POLICIES.iter().chain(list.iter()).any(|known| known.name() == name) {
+        return Err(Invalid::new("route", format!("there is a route {name:?} already")));
+    }
+    list.push(policy);
+    Ok(())
+}
+
+/// The names of all policies, the built-in ones first.
+pub fn names() -> Vec<&'static str> {
+    let registered = registered();
+    let all = POLICIES.iter().chain(&registered);
+    all.map(|policy| policy.name()).collect()
+}
+
 /// The policy of a name; `None`: it chooses no host (`any`, `pinned`, `broadcast`), or there is none of that name.
 pub fn policy(name: &str) -> Option<&'static dyn RoutePolicy> {
-    POLICIES.iter().find(|policy| policy.name() == name).copied()
+    let built_in = POLICIES.iter().find(|policy| policy.name() == name).copied();
+    built_in.or_else(|| registered().into_iter().find(|policy| policy.name() == name))
 }
 
 /// The first host with the smallest value.
@@ -157,7 +193,8 @@ pub fn choose(
         left.retain(|&at| hosts[at].idle > 0);
     }
     let shown: Vec<Host> = left.iter().map(|&at| hosts[at].clone()).collect();
-    let at = policy.choose(asked, &shown).min(shown.len() - 1);
+    let chosen = catch_unwind(AssertUnwindSafe(|| policy.choose(asked, &shown))).unwrap_or(0);
+    let at = chosen.min(shown.len() - 1);
     Choice::Host(left[at])
 }
 

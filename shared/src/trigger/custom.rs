@@ -1,4 +1,4 @@
-//! Trigger kinds beyond the built-in ones: a trait, and a registry that a program which embeds the scheduler extends.
+//! Trigger kinds beyond the built-in ones: a trait, and a registry that a program which embeds the scheduler extends ([`register`]).
 
 use super::dst::Dst;
 use super::rrule::Rrule;
@@ -6,10 +6,11 @@ use super::schedule::{Local, Times};
 use super::window::{Window, WindowSpec};
 use super::zone::Zone;
 use crate::error::Invalid;
+use crate::task::spec::check_word;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, RwLock};
 
 /// What a kind may build on beside its own settings.
 #[derive(Clone, Debug)]
@@ -33,7 +34,35 @@ pub trait TriggerKind: Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Registry(BTreeMap<String, Arc<dyn TriggerKind>>);
 
+/// That of the process, which its schedulers go by.
+static SHARED: LazyLock<RwLock<Arc<Registry>>> = LazyLock::new(|| RwLock::new(Arc::new(Registry::built_in())));
+
+/// Adds a kind for all schedulers of this process, before their first start; a name that is taken is refused. All replicas of a
+/// cluster must have the same ones: a trigger of a kind that one does not know goes to the state ERROR there.
+pub fn register(kind: Arc<dyn TriggerKind>) -> Result<(), Invalid> {
+    check_word(kind.name(), "custom.kind")?;
+    // Poisoned only by a panic of what follows, which puts whole registries in place or nothing.
+    let mut shared = SHARED.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if shared.knows(kind.name()) {
+        let message = format!("there is a trigger kind {:?} already", kind.name());
+        return Err(Invalid::new("custom.kind", message));
+    }
+    let mut registry = Registry::clone(&shared);
+    registry.register(kind);
+    *shared = Arc::new(registry);
+    Ok(())
+}
+
 impl Registry {
+    /// That of the process.
+    pub fn shared() -> Arc<Self> {
+        Arc::clone(&SHARED.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    pub fn knows(&self, kind: &str) -> bool {
+        self.0.contains_key(kind)
+    }
+
     /// `rrule` and `interval_in_window`, which have keys of their own in files too.
     pub fn built_in() -> Self {
         let mut registry = Self(BTreeMap::new());
@@ -173,6 +202,15 @@ mod tests {
             registry.build("hours", &json!({}), &context()).expect_err("no n").field,
             "custom.n"
         );
+    }
+
+    #[test]
+    fn a_kind_is_known_in_the_whole_process_and_no_name_is_taken_twice() {
+        assert!(!Registry::shared().knows("hours"));
+        register(Arc::new(HoursKind)).expect("registered");
+        assert!(Registry::shared().knows("hours") && !Registry::built_in().knows("hours"));
+        assert_eq!(register(Arc::new(HoursKind)).expect_err("twice").field, "custom.kind");
+        assert!(register(Arc::new(RruleKind)).is_err(), "a built-in one is not replaced");
     }
 
     #[test]

@@ -20,8 +20,6 @@ pub type Calendars = BTreeMap<String, Arc<Calendar>>;
 
 /// The zone of what was stored without one.
 static DEFAULT_ZONE: LazyLock<Zone> = LazyLock::new(Zone::utc);
-/// The kinds of triggers beyond those with keys of their own.
-static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::built_in);
 
 fn said(faults: &[Invalid]) -> String {
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
@@ -124,7 +122,7 @@ pub fn trigger(job: &str, spec: &TriggerSpec, created_ms: i64, calendars: &Calen
         created_ms,
         default_zone: &DEFAULT_ZONE,
         calendars,
-        registry: &REGISTRY,
+        registry: &Registry::shared(),
     })
 }
 

@@ -267,15 +267,21 @@ fn check_job(
     context: &CheckContext<'_>,
     calendars: &BTreeMap<String, Arc<Calendar>>,
 ) -> Result<(Job, Vec<Trigger>, Vec<Invalid>), Vec<Invalid>> {
-    let job = spec.compile()?;
+    let job = if !context.closed && spec.route.as_ref().is_some_and(|route| !route.is_known()) {
+        // The scheduler may know more of them.
+        let mut routed = spec.clone();
+        routed.route = None;
+        routed.compile()?
+    } else {
+        spec.compile()?
+    };
     let mut asked = job.clone();
     if !context.closed {
-        // The scheduler knows more calendars: without them the fires cannot be foretold here.
+        // The scheduler knows more calendars, and may know more kinds: without them the fires cannot be foretold here.
         let known = |trigger: &crate::trigger::definition::TriggerSpec| {
-            trigger
-                .exclude_calendars
-                .iter()
-                .all(|name| calendars.contains_key(name))
+            let kind = trigger.custom.as_ref().map(|custom| &custom.kind);
+            let has = |name: &String| calendars.contains_key(name);
+            kind.is_none_or(|kind| context.registry.knows(kind)) && trigger.exclude_calendars.iter().all(has)
         };
         asked.triggers.retain(known);
     }
