@@ -1,12 +1,16 @@
 //! The harness of the whole-system tests: real databases, real replicas, real sockets.
 
+pub mod chaos;
 pub mod databases;
 pub mod door;
+pub mod evidence;
 pub mod home;
 pub mod postgres;
 pub mod receiver;
 pub mod replica;
 pub mod sim;
+pub mod skew;
+pub mod slots;
 pub mod smtp;
 pub mod system;
 pub mod terminal;

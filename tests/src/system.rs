@@ -147,9 +147,17 @@ impl System {
 
     /// `kill -9` of a runner's warden; returns when it is gone.
     pub fn kill_warden(&self, name: &str) {
-        let pid = self.warden(name);
-        kill(pid, Signal::SIGKILL).expect("signal");
-        until("the warden is gone", || !alive(&pid.to_string()));
+        self.warden(name);
+        self.kill_warden_if_there(name);
+    }
+
+    /// The same, where it may just have been killed.
+    pub fn kill_warden_if_there(&self, name: &str) {
+        if let Some(pid) = warden_of(&self.folder.path().join(name)) {
+            // It may end by itself between the look and the signal.
+            let _ = kill(pid, Signal::SIGKILL);
+            until("the warden is gone", || !alive(&pid.to_string()));
+        }
     }
 
     pub fn new(db: TestDb) -> Self {
@@ -183,6 +191,11 @@ impl System {
     }
 
     pub fn scheduler_with(&self, index: usize, options: &[&str]) -> Process {
+        self.scheduler_in(index, options, &[])
+    }
+
+    /// With variables of its environment.
+    pub fn scheduler_in(&self, index: usize, options: &[&str], env: &[(&str, PathBuf)]) -> Process {
         let port = self.ports[index];
         let mut command = Command::new(binary());
         command
@@ -202,7 +215,8 @@ impl System {
                 "--callback-backoff",
                 "200ms",
             ])
-            .args(options);
+            .args(options)
+            .envs(env.iter().cloned());
         let process = Process::spawn(&mut command, self.folder.path().join(format!("scheduler-{index}.log")));
         self.until_ready(port, &process);
         process
