@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A trigger is called JOB/TRIGGER. States: WAITING for its time, PAUSED, ACQUIRED or BLOCKED by a
-run, COMPLETE (has no next time), ERROR (cannot be evaluated; it does not fire until its definition
-changes or it is reset).
+A trigger is called JOB/TRIGGER. States: WAITING for its time, PAUSED, ACQUIRED (fixed_delay: until
+its run has ended), BLOCKED (a run that it made waits for a place of the job or its group), COMPLETE
+(has no next time), ERROR (cannot be evaluated; it does not fire until its definition changes or it
+is reset). What else holds is in brackets: PAUSED (blocked).
 
 Examples:
   systole trigger ls --state ERROR

@@ -22,7 +22,8 @@ static SUPERSEDE_HELD: Sql = Sql::new(
 static ADMIT: Sql = Sql::new(
     "admit",
     "UPDATE task SET status = 2, eligible_at_ms = {now} WHERE status + 0 = 1 AND id IN ( \
-       SELECT id FROM task WHERE status = 1 AND waiting_ms IS NULL AND run_at_ms <= {now} AND run_at_ms <= $1 ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
+       SELECT id FROM task WHERE status = 1 AND waiting_ms IS NULL AND run_at_ms <= {now} AND {now} <= $1 \
+         AND (job_id IS NULL OR EXISTS (SELECT 1 FROM job AS j WHERE j.id = task.job_id)) ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
      RETURNING id, lane_id, target_host",
 );
 static NEXT_DUE: Sql = Sql::new(
@@ -64,7 +65,7 @@ static EMPTY_OUTPUT: Sql = Sql::new(
 static OUTPUT_EXPIRED: Sql = Sql::new(
     "output_expired",
     "SELECT id FROM task WHERE output_keep_ms IS NOT NULL AND ended_at_ms IS NOT NULL \
-       AND ended_at_ms + output_keep_ms <= (SELECT {now} + 0) AND ended_at_ms + output_keep_ms <= $2 AND status IN (6, 7, 8, 10) \
+       AND ended_at_ms + output_keep_ms <= (SELECT {now} + 0) AND (SELECT {now} + 0) <= $2 AND status IN (6, 7, 8, 10) \
      ORDER BY ended_at_ms + output_keep_ms LIMIT $1 {skip_locked}",
 );
 /// Done: out of the index of what is still to be looked at.

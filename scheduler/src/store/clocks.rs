@@ -24,13 +24,13 @@ static NEXT_TIMEOUTS: Sql = Sql::new(
 static LOCK_QUEUE_TIMEOUTS: Sql = Sql::new(
     "lock_queue_timeouts",
     "SELECT id, queue_timeout_ms FROM task WHERE status = 2 AND queue_timeout_ms IS NOT NULL \
-       AND eligible_at_ms + queue_timeout_ms <= (SELECT {now} + 0) AND eligible_at_ms + queue_timeout_ms <= $2 ORDER BY eligible_at_ms + queue_timeout_ms LIMIT $1 {skip_locked}",
+       AND eligible_at_ms + queue_timeout_ms <= (SELECT {now} + 0) AND (SELECT {now} + 0) <= $2 ORDER BY eligible_at_ms + queue_timeout_ms LIMIT $1 {skip_locked}",
 );
 static TIME_OUT_STARTS: Sql = Sql::new(
     "time_out_starts",
     "UPDATE task SET status = 9, terminating = 'start_timeout' WHERE status + 0 = 3 AND id IN ( \
        SELECT id FROM task WHERE status = 3 AND start_timeout_ms IS NOT NULL \
-         AND dispatched_at_ms + start_timeout_ms <= (SELECT {now} + 0) AND dispatched_at_ms + start_timeout_ms <= $2 ORDER BY dispatched_at_ms + start_timeout_ms LIMIT $1 {skip_locked}) \
+         AND dispatched_at_ms + start_timeout_ms <= (SELECT {now} + 0) AND (SELECT {now} + 0) <= $2 ORDER BY dispatched_at_ms + start_timeout_ms LIMIT $1 {skip_locked}) \
      RETURNING id, host, slot, start_no",
 );
 

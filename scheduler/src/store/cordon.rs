@@ -44,13 +44,13 @@ static CORDONS_OVER: Sql = Sql::new(
 static LIFT_HOSTS: Sql = Sql::new(
     "lift_hosts",
     "UPDATE host SET cordoned = FALSE, cordoned_by = NULL, cordon_reason = NULL, cordoned_at_ms = NULL, cordon_until_ms = NULL \
-     WHERE host IN (SELECT h.host FROM host AS h WHERE h.cordon_until_ms <= {now} AND h.cordon_until_ms <= $1 \
+     WHERE host IN (SELECT h.host FROM host AS h WHERE h.cordon_until_ms <= {now} AND {now} <= $1 \
        ORDER BY h.host LIMIT 1000 {skip_locked}) RETURNING host",
 );
 static LIFT_RUNNERS: Sql = Sql::new(
     "lift_runners",
     "UPDATE runner SET cordoned = FALSE, cordoned_by = NULL, cordon_reason = NULL, cordoned_at_ms = NULL, cordon_until_ms = NULL \
-     WHERE (host, slot) IN (SELECT r.host, r.slot FROM runner AS r WHERE r.cordon_until_ms <= {now} AND r.cordon_until_ms <= $1 \
+     WHERE (host, slot) IN (SELECT r.host, r.slot FROM runner AS r WHERE r.cordon_until_ms <= {now} AND {now} <= $1 \
        ORDER BY r.host, r.slot LIMIT 1000 {skip_locked}) RETURNING host, slot",
 );
 

@@ -453,6 +453,19 @@ fn unit_of(task_id: i64) -> f64 {
 
 const UNIT: u64 = 1_000_000;
 
+/// The next attempt of a run, as its job wants it.
+pub(super) fn retry(job: &Job, id: i64, attempt: i64, set_id: Option<i64>) -> Follow {
+    let attempt = u32::try_from(attempt).unwrap_or(u32::MAX);
+    let delay = job.retry.delay_ms(attempt, unit_of(id));
+    Follow {
+        id,
+        attempts: 1,
+        delay: i64::try_from(delay).unwrap_or(i64::MAX),
+        avoid: i64::from(set_id.is_none() && job.avoids_last_host()),
+        ..Follow::default()
+    }
+}
+
 /// `job`: its own, which may say more than the task itself.
 fn successor(end: &End, job: Option<&Job>) -> Option<Follow> {
     if end.transition.to() != TaskState::Failed {
@@ -478,14 +491,10 @@ fn successor(end: &End, job: Option<&Job>) -> Option<Follow> {
                 delay: task.retry_delay_ms,
                 ..next
             }),
+            // Beside what is left of it nothing may start: `recover` makes it once that is proven dead.
+            Some(_) if end.is_unproven() => None,
             Some(job) if job.retry.counts(end.outcome.kind, end.outcome.exit_code) => {
-                let delay = job.retry.delay_ms(number(task.attempt), unit_of(task.id));
-                Some(Follow {
-                    attempts: 1,
-                    delay: i64::try_from(delay).unwrap_or(i64::MAX),
-                    avoid: i64::from(task.set_id.is_none() && job.avoids_last_host()),
-                    ..next
-                })
+                Some(retry(job, task.id, task.attempt, task.set_id))
             }
             // Not a failure that the job retries, or the job is gone.
             None | Some(_) => None,

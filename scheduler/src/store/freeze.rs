@@ -48,7 +48,7 @@ static LIFT: Sql = Sql::new(
 /// `$1`: the latest time that is believed. Their end is the one that was said, whenever this is done.
 static END: Sql = Sql::new(
     "end_freezes",
-    "UPDATE frozen SET ended_ms = until_ms WHERE ended_ms IS NULL AND until_ms <= {now} AND until_ms <= $1 \
+    "UPDATE frozen SET ended_ms = until_ms WHERE ended_ms IS NULL AND until_ms <= {now} AND {now} <= $1 \
      RETURNING scope, name, frozen_by, reason, since_ms, until_ms, ended_ms",
 );
 /// `$1` 1: triggers that were put aside are to be looked at.

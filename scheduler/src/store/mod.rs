@@ -80,6 +80,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         jobs::sets::STATEMENTS,
         jobs::settle::STATEMENTS,
         jobs::slots::STATEMENTS,
+        jobs::orphans::STATEMENTS,
         jobs::triggers::STATEMENTS,
         jobs::watch::STATEMENTS,
         join::STATEMENTS,

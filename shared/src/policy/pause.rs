@@ -8,6 +8,13 @@ pub struct Pause {
     pub until_ms: Option<i64>,
 }
 
+impl Pause {
+    /// It is paused then: its end, if it has one, has not come.
+    pub fn holds_at(self, at_ms: i64) -> bool {
+        self.paused && self.until_ms.is_none_or(|until| at_ms < until)
+    }
+}
+
 /// Until when a trigger is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
@@ -68,6 +75,14 @@ mod tests {
             assert_eq!(held(trigger, job), expected);
             assert_eq!(due_ms(Some(50), expected), due);
             assert_eq!(due_ms(None, expected), None);
+        }
+        for (pause, at, holds) in [
+            (no, 0, false),
+            (open, 99, true),
+            (until(10), 9, true),
+            (until(10), 10, false),
+        ] {
+            assert_eq!(pause.holds_at(at), holds, "{pause:?} {at}");
         }
         // An end that is not asked for does not hold.
         let ended = Pause {

@@ -33,7 +33,7 @@ on_both_databases!(
 const OUTPUT: &[u8] = b"one\ntwo \x1b[31mred\x1b[0m\n";
 
 /// Channels "hook" and "other", both to this receiver.
-fn config(db: &TestDb, receiver: &Receiver) -> Config {
+pub fn config(db: &TestDb, receiver: &Receiver) -> Config {
     let file = db.folder.path().join("alarms.toml");
     let channel = |name: &str| {
         format!(
@@ -52,7 +52,7 @@ fn with_file(db: &TestDb, file: PathBuf) -> Config {
     config
 }
 
-async fn replica(db: &TestDb, receiver: &Receiver) -> Replica {
+pub async fn replica(db: &TestDb, receiver: &Receiver) -> Replica {
     Replica::start_with(config(db, receiver)).await
 }
 
@@ -63,7 +63,7 @@ fn kinds(got: &[Got]) -> Vec<String> {
 }
 
 /// Waits until so many alarms have arrived.
-async fn arrived(receiver: &Receiver, count: usize) -> Vec<Got> {
+pub async fn arrived(receiver: &Receiver, count: usize) -> Vec<Got> {
     until(&format!("{count} alarms arrive"), || async {
         let got = receiver.got();
         (got.len() >= count).then_some(got)
@@ -87,7 +87,7 @@ async fn run(replica: &Replica, runner: &mut SimRunner, name: &str, kind: &str) 
     id
 }
 
-fn with_alarms(name: &str, alarms: &Value) -> Value {
+pub fn with_alarms(name: &str, alarms: &Value) -> Value {
     job(
         name,
         &json!({"runbook": "https://wiki/x", "owner": "ann", "alarm": alarms}),
@@ -111,7 +111,7 @@ async fn alarms(replica: &Replica, open: bool) -> Vec<v1::JobAlarm> {
     replica.alarms().list(request).await.expect("list").into_inner().alarms
 }
 
-fn rows(db: &TestDb) -> String {
+pub fn rows(db: &TestDb) -> String {
     db.sql("SELECT count(*) FROM alarm")
 }
 

@@ -21,6 +21,8 @@ on_both_databases!(
     a_host_that_is_forgotten_as_dead_frees_the_places_of_its_jobs,
     a_cancel_of_a_waiting_run_frees_nothing_and_lets_the_next_one_pass,
     a_deleted_job_cancels_what_waits,
+    a_delete_that_is_cut_off_deletes_nothing_and_cancels_nothing,
+    a_retry_whose_job_is_gone_never_starts,
     a_place_that_was_forgotten_is_freed,
 );
 
@@ -316,6 +318,97 @@ async fn a_deleted_job_cancels_what_waits(db: TestDb) {
         (get(&replica, "a").await.waiting == 0).then_some(())
     })
     .await;
+    replica.stop().await;
+}
+
+/// A job with a run whose second attempt is an hour away, and one that waits behind it.
+async fn with_a_retry(replica: &Replica) -> (i64, i64) {
+    let retry = json!({"policy": "fixed", "max_retries": 3, "delay": "1h"});
+    put(replica, job("a", &json!({"retry": retry}))).await;
+    let first = start(replica, "a").await.task_id;
+    let mut runner = SimRunner::new(replica, "h", 0);
+    assert_eq!(runner.take().await.task_id, first);
+    let result = runner.result(first, "exit_code", Some(1));
+    runner.ended(result).await;
+    let retry = replica.until_state(first, S::Failed).await.retried_by;
+    assert_eq!(replica.state(retry).await, S::Created);
+    (retry, start(replica, "a").await.task_id)
+}
+
+fn delete_a() -> v1::DeleteJobsRequest {
+    v1::DeleteJobsRequest {
+        names: vec!["a".into()],
+        reason: "not needed".into(),
+        ..v1::DeleteJobsRequest::default()
+    }
+}
+
+/// What a scheduler that dies in the middle of a delete leaves: all of it, or nothing of it.
+async fn a_delete_that_is_cut_off_deletes_nothing_and_cancels_nothing(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let (retry, waiting) = with_a_retry(&replica).await;
+    // The database refuses the cancel of the retry, as it would after the connection was lost.
+    let refuse = format!("NEW.id = {retry} AND NEW.cancelled_by IS NOT NULL");
+    match db.postgres {
+        Some(_) => db.sql(&format!(
+            "CREATE FUNCTION cut_off() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF {refuse} THEN RAISE EXCEPTION 'cut off'; END IF; \
+               RETURN NEW; END $$; CREATE TRIGGER cut_off BEFORE UPDATE ON task FOR EACH ROW EXECUTE FUNCTION cut_off()"
+        )),
+        None => db.sql(&format!(
+            "CREATE TRIGGER cut_off BEFORE UPDATE ON task WHEN {refuse} BEGIN SELECT RAISE(ABORT, 'cut off'); END"
+        )),
+    };
+    let done = replica.jobs().delete(delete_a()).await;
+    assert!(
+        done.is_err() || done.is_ok_and(|done| done.into_inner().results[0].error.is_some()),
+        "it cannot be deleted"
+    );
+    assert_eq!(get(&replica, "a").await.waiting, 1);
+    assert_eq!(
+        [replica.state(retry).await, replica.state(waiting).await],
+        [S::Created; 2]
+    );
+    db.sql(match db.postgres {
+        Some(_) => "DROP TRIGGER cut_off ON task",
+        None => "DROP TRIGGER cut_off",
+    });
+    let done = replica.jobs().delete(delete_a()).await.expect("deleted").into_inner();
+    let mut cancelled = done.results[0].cancelled.clone();
+    cancelled.sort_unstable();
+    assert_eq!(cancelled, [retry, waiting]);
+    for id in cancelled {
+        let task = replica.task(id).await;
+        assert_eq!(task.state(), S::Terminated);
+        assert!(
+            !task.cancelled_by.is_empty() && task.cancel_reason == "not needed",
+            "{task:?}"
+        );
+    }
+    replica.stop().await;
+}
+
+/// A retry that is made while its job is deleted is seen by neither of the two.
+async fn a_retry_whose_job_is_gone_never_starts(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let (retry, waiting) = with_a_retry(&replica).await;
+    db.sql("DELETE FROM job_trigger");
+    db.sql("DELETE FROM job");
+    db.sql(&format!("UPDATE task SET run_at_ms = 1 WHERE id = {retry}"));
+    for id in [retry, waiting] {
+        let task = replica.until_state(id, S::Terminated).await;
+        assert!(task.outcome.expect("outcome").message.contains("deleted"));
+    }
+    // Neither could have been given to anybody, at any time.
+    let ever = db.sql(&format!(
+        "SELECT count(*) FROM task WHERE id IN ({retry}, {waiting}) AND eligible_at_ms IS NOT NULL"
+    ));
+    assert_eq!(ever, "0");
+    assert_eq!(db.sql("SELECT count(*) FROM slot"), "0");
+    // What is of no job is not touched.
+    let mut later = systole_tests::replica::command(&["true"]);
+    later.delay_ms = 100;
+    let plain = replica.submit(later).await;
+    replica.until_state(plain, S::Queued).await;
     replica.stop().await;
 }
 

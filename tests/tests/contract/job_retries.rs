@@ -1,10 +1,11 @@
 //! Every field of a job's retry policy, by what it does to a run that fails.
 
-use crate::jobs::{apply, definition, job, put, start};
+use crate::jobs::{apply, definition, get, job, put, start};
 use serde_json::{Value, json};
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;
 use systole_tests::replica::Replica;
+use systole_tests::wait::until;
 use systole_tests::{SimRunner, TestDb, on_both_databases};
 
 on_both_databases!(
@@ -14,6 +15,7 @@ on_both_databases!(
     jitter_changes_a_delay_within_its_part,
     only_kinds_and_exit_codes_that_are_named_are_retried,
     a_retry_field_that_does_nothing_is_refused,
+    a_retry_waits_for_the_proof_that_nothing_of_the_attempt_before_is_left,
 );
 
 /// A job with this policy, a runner, and the database to look into.
@@ -181,5 +183,37 @@ async fn a_retry_field_that_does_nothing_is_refused(db: TestDb) {
         let result = apply(&mut replica.jobs(), refused(retry)).await.remove(0);
         assert_eq!(result.error.map(|error| error.field).as_deref(), Some(field));
     }
+    replica.stop().await;
+}
+
+/// Processes that could not be ended: beside them nothing may start.
+async fn a_retry_waits_for_the_proof_that_nothing_of_the_attempt_before_is_left(db: TestDb) {
+    let policy = json!({"retry": {"policy": "fixed", "max_retries": 1, "delay": "0s"}});
+    let replica = Replica::start(&db).await;
+    put(&replica, job("a", &policy)).await;
+    let first = start(&replica, "a").await.task_id;
+    let mut runner = SimRunner::new(&replica, "h", 0);
+    assert_eq!(runner.take().await.task_id, first);
+    let mut result = runner.result(first, "exit_code", Some(1));
+    result.detail = Some(v1::EndDetail {
+        tree_empty: Some(false),
+        ..v1::EndDetail::default()
+    });
+    runner.ended(result).await;
+    let failed = replica.until_state(first, S::Failed).await;
+    assert_eq!(failed.retried_by, 0);
+    let held = get(&replica, "a").await;
+    assert_eq!((held.running.as_slice(), held.unproven.len()), ([first].as_slice(), 1));
+    // The slot says that its hands are empty.
+    let second = runner.take().await.task_id;
+    let task = replica.task(second).await;
+    assert_eq!((task.retry_of, task.attempt), (first, 2));
+    assert_eq!(get(&replica, "a").await.unproven, []);
+    let result = runner.success(second);
+    runner.ended(result).await;
+    until("the place is free", || async {
+        get(&replica, "a").await.running.is_empty().then_some(())
+    })
+    .await;
     replica.stop().await;
 }

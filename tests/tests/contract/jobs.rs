@@ -20,6 +20,7 @@ on_both_databases!(
     an_outage_is_made_up_by_one_fire_that_names_the_last_slot,
     a_pause_is_one_row_and_nothing_is_made_up,
     a_pause_ends_by_itself,
+    a_pause_of_a_job_ends_for_each_of_its_triggers,
     a_trigger_that_cannot_be_read_fails_alone,
     a_cursor_that_was_set_back_moves_behind_the_ledger,
     a_run_carries_its_trigger_its_time_and_its_data,
@@ -461,6 +462,32 @@ async fn a_pause_ends_by_itself(db: TestDb) {
     .await;
     assert!(rows.iter().any(|row| row.reason == "paused"), "{rows:?}");
     assert_eq!(get(&replica, "a").await.triggers[0].state, "WAITING");
+    replica.stop().await;
+}
+
+/// They are judged by different transactions, perhaps of different replicas.
+async fn a_pause_of_a_job_ends_for_each_of_its_triggers(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let triggers = json!({"trigger": [{"name": "first", "fixed_rate": "1h"}, {"name": "second", "fixed_rate": "1h"}]});
+    put(&replica, job("a", &triggers)).await;
+    let until = u64::try_from(systole_shared::clock::now_ms() + 1_500).expect("after 1970");
+    pause(&replica, "a", true, until).await;
+    // As if ten slots of each had passed in the pause, and the second were looked at later than the first.
+    let ms = 10 * 3_600_000 + 1_800_000;
+    db.sql(&format!(
+        "UPDATE job_trigger SET judged_ms = judged_ms - {ms}, next_ms = next_ms - {ms}, created_at_ms = created_at_ms - {ms}, \
+           due_ms = {until} + CASE WHEN name = 'second' THEN 1000 ELSE 0 END"
+    ));
+    let rows = until_rows(&replica, "a", 2).await;
+    for row in &rows {
+        assert_eq!(
+            (row.verdict.as_str(), row.reason.as_str(), row.fires),
+            ("skipped", "paused", 10),
+            "{rows:?}"
+        );
+    }
+    assert_eq!(get(&replica, "a").await.pause, None);
+    assert_eq!(db.sql("SELECT count(*) FROM job WHERE paused"), "0");
     replica.stop().await;
 }
 

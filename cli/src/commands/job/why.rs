@@ -143,6 +143,12 @@ fn standing(job: &v1::Job, spec: &JobSpec, coming: &[v1::Coming]) -> Vec<String>
             ));
         }
     }
+    for trigger in job.triggers.iter().filter(|trigger| is_blocked(&trigger.state)) {
+        out.push(format!(
+            "Trigger {} is blocked: a run that it made waits for a place of the job, or of its concurrency group.",
+            trigger.name
+        ));
+    }
     if !job.running.is_empty() {
         let running: Vec<String> = job.running.iter().map(ToString::to_string).collect();
         out.push(format!(
@@ -180,6 +186,13 @@ fn standing(job: &v1::Job, spec: &JobSpec, coming: &[v1::Coming]) -> Vec<String>
         }
     }
     out
+}
+
+/// Whether one of the facts in the state of a trigger is that it is blocked, whatever else it is.
+fn is_blocked(state: &str) -> bool {
+    state
+        .split(|c: char| !c.is_ascii_alphabetic())
+        .any(|word| word.eq_ignore_ascii_case("BLOCKED"))
 }
 
 /// The occurrence that has this time, or the nearest one.
@@ -361,6 +374,11 @@ pub(super) mod tests {
                 reason: "restore test".into(),
                 ..v1::Pause::default()
             }),
+            triggers: vec![v1::TriggerStatus {
+                name: "t".into(),
+                state: "PAUSED (blocked)".into(),
+                ..v1::TriggerStatus::default()
+            }],
             running: vec![7],
             waiting: 2,
             unserved: "no live runner has gpu=1".into(),
@@ -370,10 +388,11 @@ pub(super) mod tests {
             standing(&job, &JobSpec::default(), &[]),
             [
                 "The job is paused by ann, \"restore test\". Lift it: systole job resume a.",
+                "Trigger t is blocked: a run that it made waits for a place of the job, or of its concurrency group.",
                 "It runs: 7. End it: systole cancel 7.",
                 "Nobody can take its runs: no live runner has gpu=1; they wait for one, however long (no queue_timeout). Look at the runners: systole runners.",
                 "2 wait for their turn.",
-                "It has no trigger: it runs when somebody asks.",
+                "No fire is foretold for the next 366 days.",
             ]
         );
     }

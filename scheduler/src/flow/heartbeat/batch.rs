@@ -124,11 +124,13 @@ async fn transact(ctx: &Arc<Context>, beats: Arc<Vec<Arc<Beat>>>) -> Result<Vec<
     });
     let newest = ctx.newest_task_id.load(Ordering::Relaxed);
     let (beats_in, plan_in, ahead) = (Arc::clone(&beats), Arc::clone(&plan), ctx.ahead.hosts());
+    let clock = Arc::clone(ctx);
     let outcome = ctx
         .db
         .write("beats", Class::Beats, move |tx| {
             let (beats, plan, ahead) = (Arc::clone(&beats_in), Arc::clone(&plan_in), Arc::clone(&ahead));
-            Box::pin(async move { act(tx, &beats, &plan, newest, ahead).await })
+            let until_ms = clock.clock.until_ms();
+            Box::pin(async move { act(tx, &beats, &plan, newest, ahead, until_ms).await })
         })
         .await?;
     ctx.health.committed();

@@ -307,6 +307,13 @@ fn take_step(
     Ok(())
 }
 
+/// By the database's clock it has run for longer than it may.
+pub(super) fn over_time(task: &LiveTask) -> bool {
+    task.timeout_ms
+        .zip(task.ran_ms)
+        .is_some_and(|(timeout, ran)| ran > timeout)
+}
+
 /// The back-up of the runner's own timeout: one beat later.
 fn overdue(task: &LiveTask, beat: &Beat) -> bool {
     match (task.timeout_ms, task.ran_ms) {

@@ -1,7 +1,7 @@
 //! The transaction of a batch of beats: lock, decide, write, claim.
 
 use super::batch::Outcome;
-use super::decide::{Turn, Work, decide};
+use super::decide::{Turn, Work, decide, over_time};
 use super::{Beat, Done};
 use crate::parked::Answer;
 use crate::store::beats::{self, RunnerRow, RunnerWrite};
@@ -14,13 +14,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_shared::heartbeat::ResetReason;
 
-/// The transaction.
+fn is_believed(now_ms: i64, until_ms: Option<i64>) -> bool {
+    until_ms.is_some_and(|until| now_ms <= until)
+}
+
+/// The transaction. `until_ms`: up to where the database's clock is believed.
 pub(super) async fn act(
     tx: &mut Tx,
     beats: &[Arc<Beat>],
     plan: &ClaimPlan,
     newest: i64,
     mut ahead: Arc<HashSet<String>>,
+    until_ms: Option<i64>,
 ) -> Result<Outcome, StoreError> {
     let mut newest = newest;
     if beats.iter().any(|beat| beat.max_task_id > newest) {
@@ -31,7 +36,11 @@ pub(super) async fn act(
             ahead = Arc::new(holds::hosts_ahead(tx).await?);
         }
     }
-    let (rows, tasks) = beats::lock_beats(tx, beats.iter().map(|beat| beat.key()), &named_tasks(beats)).await?;
+    let (rows, mut tasks) = beats::lock_beats(tx, beats.iter().map(|beat| beat.key()), &named_tasks(beats)).await?;
+    if tasks.values().any(over_time) && !is_believed(settle::now_ms(tx).await?, until_ms) {
+        // The clock has jumped: only the runner's own knows how long its children ran.
+        tasks.values_mut().for_each(|task| task.ran_ms = None);
+    }
 
     let mut outcome = Outcome::default();
     let mut work = Work::default();

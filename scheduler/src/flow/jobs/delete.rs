@@ -1,13 +1,13 @@
-//! Deleting a job: its triggers go, what waits is cancelled, what runs goes on.
+//! Deleting a job: its triggers go, what waits for its turn or its time is cancelled, what is queued or runs goes on. All of it is one
+//! transaction, so that nothing of a deleted job is left to start.
 
 use super::apply::unexpected;
 use super::{Refusal, no_such_job};
 use crate::context::Context;
-use crate::flow::cancel::cancel;
 use crate::store::audit::audit;
 use crate::store::finish::{self, End, Ended};
 use crate::store::jobs::slots::{self, Places};
-use crate::store::jobs::{self as store, triggers};
+use crate::store::jobs::{self as store, orphans, triggers};
 use crate::store::{Class, StoreError, Tx};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,20 +23,10 @@ pub async fn delete(ctx: &Context, name: &str, expected: i64, by: &str, reason: 
             Box::pin(async move { transact(tx, &args.0, expected, &args.1, &args.2).await })
         })
         .await?;
-    let (ended, retries) = done?;
-    let mut cancelled = ended.ids.clone();
+    let ended = done?;
     crate::flow::after_end(ctx, &ended);
-    // Retries that wait for their time are no business of the job's row: each is cancelled like by hand.
-    if !retries.is_empty() {
-        let reason = format!("the job {name} was deleted");
-        let results = cancel(ctx, retries.clone(), by, &reason, true).await?;
-        cancelled.extend(results.into_iter().flatten().map(|done| done.id));
-    }
-    Ok(cancelled)
+    Ok(ended.ids)
 }
-
-/// What ended, and the retries that are left to cancel.
-type Deleted = (Ended, Vec<i64>);
 
 async fn transact(
     tx: &mut Tx,
@@ -44,7 +34,7 @@ async fn transact(
     expected: i64,
     by: &str,
     reason: &str,
-) -> Result<Result<Deleted, Refusal>, StoreError> {
+) -> Result<Result<Ended, Refusal>, StoreError> {
     let Some(job) = store::by_name(tx, &[name]).await?.pop() else {
         return Ok(Err(no_such_job(name)));
     };
@@ -59,8 +49,10 @@ async fn transact(
     let ids: Vec<i64> = rows.iter().map(|row| row.id).collect();
     triggers::delete(tx, &ids).await?;
     store::delete(tx, job.id).await?;
-    let ends: Vec<End> = slots::lock_to_drop(tx, job.id)
-        .await?
+    // What somebody else has in hand, or makes just now, finds no job any more: it is not admitted, and the sweep ends it.
+    let mut waiting = slots::lock_to_drop(tx, job.id).await?;
+    waiting.extend(orphans::lock_created(tx, job.id).await?);
+    let ends: Vec<End> = waiting
         .into_iter()
         .map(|task| {
             let outcome = Outcome::new(
@@ -74,7 +66,6 @@ async fn transact(
         })
         .collect();
     let ended = finish::end_tasks(tx, &ends).await?;
-    let retries = store::created_retries(tx, job.id).await?;
     audit(tx, by, "job delete", name, reason).await?;
-    Ok(Ok((ended, retries)))
+    Ok(Ok(ended))
 }

@@ -5,11 +5,12 @@ use crate::context::{Context, FleetView};
 use crate::store::audit::AuditFilter;
 use crate::store::jobs::ledger::{self, OccurrenceFilter, OccurrenceRow};
 use crate::store::jobs::runs::{self, RunQuery, RunRow};
+use crate::store::jobs::settle;
 use crate::store::jobs::slots::{self, SlotRow};
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::{self as store, JobRow, ListFilter, VersionRow, compiled};
 use crate::store::{StoreError, freeze};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use systole_shared::job::route::BROADCAST;
 use systole_shared::policy::freeze::{Freeze, over};
@@ -29,6 +30,10 @@ pub struct JobView {
     /// Of members of its broadcasts that ended without proof.
     pub members: Vec<SlotRow>,
     pub waiting: u32,
+    /// Those of its triggers whose runs wait for a place.
+    pub blocked: HashSet<i64>,
+    /// The database's time, by which pauses are over.
+    pub now_ms: i64,
     /// The newest run that is over.
     pub last: Option<RunRow>,
     pub freezes: Vec<Freeze>,
@@ -77,7 +82,13 @@ async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobVi
         sets.filter_map(|set| members.remove(&set)).flatten().collect()
     };
     let waiting = slots::waiting_counts(tx, &ids).await?;
+    let some_wait: Vec<i64> = waiting.keys().copied().collect();
+    let blocked = match some_wait.as_slice() {
+        [] => HashSet::new(),
+        jobs => triggers::with_waiting_runs(tx, jobs).await?,
+    };
     let freezes = freeze::since(tx, i64::MAX).await?;
+    let now_ms = settle::now_ms(tx).await?;
     let mut last: HashMap<i64, RunRow> = runs::last(tx, &ids)
         .await?
         .into_iter()
@@ -88,8 +99,12 @@ async fn views(tx: &mut crate::store::Tx, jobs: Vec<JobRow>) -> Result<Vec<JobVi
         .zip(resources)
         .map(|(row, resource)| {
             let places = taken.remove(&resource).unwrap_or_default();
+            let triggers = of_job.remove(&row.id).unwrap_or_default();
+            let ids = triggers.iter().map(|trigger| trigger.id);
             JobView {
-                triggers: of_job.remove(&row.id).unwrap_or_default(),
+                blocked: ids.filter(|id| blocked.contains(id)).collect(),
+                triggers,
+                now_ms,
                 members: of(&places),
                 slots: places,
                 waiting: waiting.get(&row.id).copied().unwrap_or(0),

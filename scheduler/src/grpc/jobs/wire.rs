@@ -15,6 +15,7 @@ use crate::store::jobs::triggers::TriggerRow;
 use crate::store::jobs::{JobRow, VersionRow, compiled};
 use systole_proto::convert::{outcome_to_wire, state_to_wire, time_to_wire};
 use systole_proto::v1;
+use systole_shared::policy::pause::Pause;
 
 fn time(ms: Option<i64>) -> u64 {
     ms.map_or(0, time_to_wire)
@@ -102,55 +103,53 @@ impl From<Item> for v1::ApplyResult {
     }
 }
 
-/// The pause of a job, or of a trigger.
+/// The pause of a job, or of a trigger, if it holds now.
 fn pause(
-    paused: bool,
-    until: Option<i64>,
+    pause: Pause,
     by: Option<&String>,
     reason: Option<&String>,
     at: Option<i64>,
+    now_ms: i64,
 ) -> Option<v1::Pause> {
-    paused.then(|| v1::Pause {
-        paused,
-        until_ms: time(until),
+    pause.holds_at(now_ms).then(|| v1::Pause {
+        paused: true,
+        until_ms: time(pause.until_ms),
         by: by.cloned().unwrap_or_default(),
         reason: reason.cloned().unwrap_or_default(),
         since_ms: time(at),
     })
 }
 
-fn pause_of_job(row: &JobRow) -> Option<v1::Pause> {
+fn pause_of_job(row: &JobRow, now_ms: i64) -> Option<v1::Pause> {
     pause(
-        row.paused,
-        row.paused_until_ms,
+        row.pause(),
         row.paused_by.as_ref(),
         row.pause_reason.as_ref(),
         row.paused_at_ms,
+        now_ms,
     )
 }
 
-impl From<&TriggerRow> for v1::TriggerStatus {
-    fn from(row: &TriggerRow) -> Self {
-        Self {
-            name: row.name.clone(),
-            kind: row.kind.clone(),
-            state: row.state().in_full(),
-            error: row.error.clone(),
-            next_at_ms: time(row.next_ms),
-            fires: u64::try_from(row.fires).unwrap_or(0),
-            // One that cannot be read is in ERROR, which says more.
-            zone: compiled::trigger_spec(row)
-                .ok()
-                .and_then(|spec| spec.zone.clone())
-                .unwrap_or_default(),
-            pause: pause(
-                row.paused,
-                row.paused_until_ms,
-                row.paused_by.as_ref(),
-                row.pause_reason.as_ref(),
-                row.paused_at_ms,
-            ),
-        }
+fn trigger_to_wire(row: &TriggerRow, blocked: bool, now_ms: i64) -> v1::TriggerStatus {
+    v1::TriggerStatus {
+        name: row.name.clone(),
+        kind: row.kind.clone(),
+        state: row.state(blocked, now_ms).in_full(),
+        error: row.error.clone(),
+        next_at_ms: time(row.next_ms),
+        fires: u64::try_from(row.fires).unwrap_or(0),
+        // One that cannot be read is in ERROR, which says more.
+        zone: compiled::trigger_spec(row)
+            .ok()
+            .and_then(|spec| spec.zone.clone())
+            .unwrap_or_default(),
+        pause: pause(
+            row.pause(),
+            row.paused_by.as_ref(),
+            row.pause_reason.as_ref(),
+            row.paused_at_ms,
+            now_ms,
+        ),
     }
 }
 
@@ -168,8 +167,12 @@ impl From<JobView> for v1::Job {
         let row = view.row;
         Self {
             version: row.version,
-            pause: pause_of_job(&row),
-            triggers: view.triggers.iter().map(Into::into).collect(),
+            pause: pause_of_job(&row, view.now_ms),
+            triggers: view
+                .triggers
+                .iter()
+                .map(|trigger| trigger_to_wire(trigger, view.blocked.contains(&trigger.id), view.now_ms))
+                .collect(),
             running: view.slots.iter().map(|slot| slot.root_id).collect(),
             unproven: view.slots.iter().chain(&view.members).filter_map(unproven).collect(),
             unserved: view.unserved,

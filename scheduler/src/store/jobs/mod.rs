@@ -8,6 +8,7 @@ pub mod health;
 pub mod kept;
 pub mod launch;
 pub mod ledger;
+pub mod orphans;
 pub mod recover;
 pub mod routes;
 pub mod runs;
@@ -116,20 +117,15 @@ static PAUSE_JOB: Sql = Sql::new(
     "pause_job",
     "UPDATE job SET paused = ($2 = 1), paused_until_ms = $3, paused_by = $4, pause_reason = $5, paused_at_ms = {now} WHERE id = $1",
 );
-/// Pauses whose end has passed.
+/// Pauses whose end has passed, once every trigger of the job has its verdicts up to it: one that came later would take what was due
+/// in the pause for missed.
 static END_JOB_PAUSES: Sql = Sql::new(
     "end_job_pauses",
-    "UPDATE job SET paused = FALSE, paused_until_ms = NULL WHERE id {among:$1} AND paused AND paused_until_ms <= $2",
-);
-
-/// Retries of its tasks that wait for their time.
-static CREATED_RETRIES: Sql = Sql::new(
-    "created_retries",
-    "SELECT id FROM task WHERE status = 1 AND waiting_ms IS NULL AND job_id = $1 AND retry_of IS NOT NULL ORDER BY id LIMIT 10000",
+    "UPDATE job SET paused = FALSE, paused_until_ms = NULL WHERE id {among:$1} AND paused AND paused_until_ms <= $2 \
+       AND NOT EXISTS (SELECT 1 FROM job_trigger AS t WHERE t.job_id = job.id AND t.phase = 'waiting' AND t.next_ms <= job.paused_until_ms)",
 );
 
 pub static STATEMENTS: &[&Sql] = &[
-    &CREATED_RETRIES,
     &JOBS_BY_NAME,
     &LOCK_JOBS_BY_NAME,
     &JOBS_BY_ID,
@@ -339,11 +335,6 @@ pub async fn delete(tx: &mut Tx, id: i64) -> Result<(), StoreError> {
     watch::forget(tx, &[id]).await
 }
 
-pub async fn created_retries(tx: &mut Tx, id: i64) -> Result<Vec<i64>, StoreError> {
-    let rows: Vec<OnlyId> = tx.all(&CREATED_RETRIES, vec![id.into()]).await?;
-    Ok(rows.into_iter().map(|row| row.id).collect())
-}
-
 pub async fn set_paused(tx: &mut Tx, id: i64, pause: Pause, by: &str, reason: &str) -> Result<(), StoreError> {
     let args = vec![
         id.into(),
@@ -355,10 +346,13 @@ pub async fn set_paused(tx: &mut Tx, id: i64, pause: Pause, by: &str, reason: &s
     tx.exec(&PAUSE_JOB, args).await.map(drop)
 }
 
+/// `ids`: jobs with triggers whose verdicts were saved just now.
 pub async fn end_pauses(tx: &mut Tx, ids: &[i64], until_ms: i64) -> Result<(), StoreError> {
     if ids.is_empty() {
         return Ok(());
     }
+    // Of two who fire triggers of one job at once the second sees what the first has saved.
+    lock(tx, ids).await?;
     tx.exec(&END_JOB_PAUSES, vec![batch(ids)?, until_ms.into()])
         .await
         .map(drop)

@@ -11,6 +11,7 @@ use super::super::sql::Sql;
 use super::compiled::{self, ReadJob};
 use super::launch::{self, Wish};
 use super::ledger::{self, Entry};
+use super::orphans;
 use super::recover;
 use super::slots::{self, Places};
 use super::triggers::{self, TriggerRow};
@@ -23,7 +24,7 @@ use systole_shared::policy::freeze::{Freeze, over};
 use systole_shared::policy::pause::{Held, due_ms, held};
 use systole_shared::policy::retry::is_lost;
 use systole_shared::task::spec::OnDisconnect;
-use systole_shared::task::{TaskSpec, TaskState};
+use systole_shared::task::{OutcomeKind, TaskSpec, TaskState};
 use systole_shared::trigger::plan::run_ended;
 use systole_shared::trigger::state::{Event, Phase};
 
@@ -154,7 +155,7 @@ async fn jobs_of(tx: &mut Tx, ids: impl Iterator<Item = i64>) -> Result<HashMap<
 async fn fenced(tx: &mut Tx, unproven: &[&End]) -> Result<HashSet<i64>, StoreError> {
     let ids: Vec<i64> = unproven
         .iter()
-        .filter(|end| end.outcome.kind == systole_shared::task::OutcomeKind::RunnerLost || end.lost)
+        .filter(|end| end.outcome.kind == OutcomeKind::RunnerLost || end.lost)
         .map(|end| end.task.id)
         .collect();
     if ids.is_empty() {
@@ -225,6 +226,7 @@ pub async fn proven(tx: &mut Tx, roots: &[i64], ended: &mut Ended) -> Result<Vec
 /// What a forgotten path left: chains that are over and still have a place, or are waited for. Each is a bug. And those that wait
 /// though there is room: whoever made it passed over them, since somebody had them in hand.
 pub async fn sweep(tx: &mut Tx, ended: &mut Ended) -> Result<Vec<i64>, StoreError> {
+    orphans::end(tx, ended).await?;
     let strays = slots::strays(tx).await?;
     let mut roots: BTreeSet<i64> = strays.iter().copied().collect();
     roots.extend(triggers::stale_runs(tx).await?);
@@ -303,7 +305,7 @@ async fn settle(
 /// `fixed_delay`: the next fire counts from now.
 async fn count_from_end(tx: &mut Tx, row: &mut TriggerRow, job: Option<&JobRow>, now: i64) -> Result<(), StoreError> {
     row.run_root = None;
-    let Some(state) = row.state().after(Event::RunEnded) else {
+    let Some(state) = row.state(false, now).after(Event::RunEnded) else {
         return Ok(());
     };
     row.set_phase(state.phase);

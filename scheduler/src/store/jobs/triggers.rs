@@ -4,6 +4,7 @@ use super::super::db::{Db, Tx, batch};
 use super::super::error::StoreError;
 use super::super::sql::Sql;
 use serde::Serialize;
+use std::collections::HashSet;
 use systole_shared::policy::pause::Pause;
 use systole_shared::trigger::plan::{Cursor, Trigger};
 use systole_shared::trigger::state::{Phase, TriggerState};
@@ -60,6 +61,12 @@ static STALE_RUNS: Sql = Sql::new(
     "SELECT t.run_root AS id FROM job_trigger AS t WHERE t.run_root IS NOT NULL \
        AND NOT EXISTS (SELECT 1 FROM slot AS s WHERE s.root_id = t.run_root) LIMIT 1000",
 );
+/// Triggers of these jobs whose runs wait for a place; of a broadcast its head does.
+static WITH_WAITING_RUNS: Sql = Sql::new(
+    "triggers_with_waiting_runs",
+    "SELECT DISTINCT trigger_id AS id FROM task WHERE status = 1 AND waiting_ms IS NOT NULL AND set_id IS NULL \
+       AND trigger_id IS NOT NULL AND job_id {among:$1}",
+);
 static USING_CALENDAR: Sql = Sql::new(
     "jobs_using_calendars",
     "SELECT DISTINCT job_id AS id FROM job_trigger WHERE definition LIKE '%\"exclude_calendars\"%'",
@@ -107,6 +114,7 @@ pub static STATEMENTS: &[&Sql] = &[
     &LOCK_OF_JOBS,
     &LOCK_AFTER,
     &STALE_RUNS,
+    &WITH_WAITING_RUNS,
     &USING_CALENDAR,
     &PUT_TRIGGERS,
     &SET_TRIGGERS,
@@ -146,7 +154,6 @@ pub fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Waiting => "waiting",
         Phase::Acquired => "acquired",
-        Phase::Blocked => "blocked",
         Phase::Complete => "complete",
         Phase::Error => "error",
     }
@@ -170,7 +177,6 @@ impl TriggerRow {
     pub fn phase(&self) -> Phase {
         match self.phase.as_str() {
             "acquired" => Phase::Acquired,
-            "blocked" => Phase::Blocked,
             "complete" => Phase::Complete,
             "error" => Phase::Error,
             _ => Phase::Waiting,
@@ -181,10 +187,13 @@ impl TriggerRow {
         self.phase = phase_name(phase).into();
     }
 
-    pub fn state(&self) -> TriggerState {
+    /// `blocked`: a run that it made waits for a place ([`with_waiting_runs`]). A pause whose end has passed is over, also before
+    /// somebody has seen that.
+    pub fn state(&self, blocked: bool, now_ms: i64) -> TriggerState {
         TriggerState {
             phase: self.phase(),
-            paused: self.paused,
+            paused: self.pause().holds_at(now_ms),
+            blocked,
         }
     }
 
@@ -295,6 +304,12 @@ pub async fn lock_after(tx: &mut Tx, roots: &[i64], jobs: &[i64]) -> Result<Vec<
 
 pub async fn stale_runs(tx: &mut Tx) -> Result<Vec<i64>, StoreError> {
     let rows: Vec<OnlyId> = tx.all(&STALE_RUNS, vec![]).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
+/// Triggers of these jobs that are blocked: a run that they made waits for a place.
+pub async fn with_waiting_runs(tx: &mut Tx, jobs: &[i64]) -> Result<HashSet<i64>, StoreError> {
+    let rows: Vec<OnlyId> = tx.all(&WITH_WAITING_RUNS, vec![batch(jobs)?]).await?;
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
