@@ -118,7 +118,9 @@ pub fn check(db: &TestDb, until_ms: i64) -> Checked {
                     .iter()
                     .find(|other| other.from_ms == row.into_ms)
                     .expect("what it went into");
-                assert_eq!(into.verdict, "fired", "{name}: {row:?} {into:?}");
+                // It was to fire for them; its job may have had no room for it.
+                let no_room = matches!(into.reason.as_str(), "blocked" | "backlog_full" | "discarded");
+                assert!(into.verdict == "fired" || no_room, "{name}: {row:?} {into:?}");
             }
         }
         checked.slots += slots.len();
