@@ -9,6 +9,12 @@
 //! `journal` is what is known of them on disk, and `spare` keeps folders of former tasks for later ones.
 //! What a host allows at all is in [`policy`].
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "systole is for Linux: how it supervises tasks rests on subreapers, control groups and pidfds. On another system use a Linux \
+     container or virtual machine, ssh, or the HTTP interface of a scheduler (README.md, \"What it does not do\")"
+);
+
 mod agent;
 mod backoff;
 pub mod boottime;

@@ -13,11 +13,12 @@
 use crate::journal::{JOURNAL, STDERR, STDOUT, TaskFiles, WORK};
 use crate::state_dir::make_private_dir;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::unistd::geteuid;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,7 +69,7 @@ impl Spares {
             return Ok(None);
         };
         // Even an empty directory there is somebody's; a plain rename would replace it.
-        match renameat2(AT_FDCWD, &files.dir, AT_FDCWD, target, RenameFlags::RENAME_NOREPLACE) {
+        match rename_to_new(&files.dir, target) {
             Ok(()) => {
                 target.clone_into(&mut files.dir);
                 Ok(Some(files))
@@ -201,6 +202,25 @@ fn unfit() -> io::Error {
 fn is_open_nowhere_else(file: &File) -> bool {
     // Given back here and not by the close: a child that is being forked has the same descriptor until its exec.
     lease(file, libc::F_WRLCK) && lease(file, libc::F_UNLCK)
+}
+
+/// Renames, but never over something that is there.
+#[expect(unsafe_code, reason = "nix has this call where the C library is glibc alone")]
+fn rename_to_new(from: &Path, to: &Path) -> nix::Result<()> {
+    let name = |path: &Path| CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL);
+    let (from, to) = (name(from)?, name(to)?);
+    // SAFETY: two texts that end with 0 and outlive the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            libc::AT_FDCWD,
+            from.as_ptr(),
+            libc::AT_FDCWD,
+            to.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        )
+    };
+    Errno::result(result).map(drop)
 }
 
 #[expect(unsafe_code, reason = "nix has no call for leases")]

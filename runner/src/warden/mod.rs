@@ -408,7 +408,7 @@ fn shed_code() {
 #[expect(unsafe_code, reason = "nix has no wait for signals with a limit")]
 fn next_signal(signals: &SigSet, patience: Duration) -> Option<libc::c_int> {
     let patience = libc::timespec {
-        tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(1),
+        tv_sec: patience.as_secs().try_into().unwrap_or(1),
         tv_nsec: libc::c_long::from(patience.subsec_nanos()),
     };
     // SAFETY: pointers to a set and a time that outlive the call; what came is not asked for.

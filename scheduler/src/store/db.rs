@@ -670,7 +670,7 @@ fn lock_sqlite(path: &Path) -> Result<nix::fcntl::Flock<std::fs::File>, StoreErr
 }
 
 fn refuse_network_file_system(folder: &Path) -> Result<(), StoreError> {
-    const NETWORK: [(i64, &str); 4] = [
+    const NETWORK: [(i128, &str); 4] = [
         (0x6969, "NFS"),
         (0x517b, "SMB"),
         (0xff53_4d42, "CIFS"),
@@ -679,7 +679,8 @@ fn refuse_network_file_system(folder: &Path) -> Result<(), StoreError> {
     let Ok(stat) = nix::sys::statfs::statfs(folder) else {
         return Ok(()); // The open that follows says what is wrong.
     };
-    let kind = stat.filesystem_type().0 & 0xffff_ffff;
+    // Its type is not the same in every C library.
+    let kind = i128::from(stat.filesystem_type().0) & 0xffff_ffff;
     match NETWORK.iter().find(|(magic, _)| *magic == kind) {
         Some((_, name)) => Err(StoreError::Schema(format!(
             "{} is on a network file system ({name}), where SQLite's locks do not hold. Use a local disk, or PostgreSQL",
