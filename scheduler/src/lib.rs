@@ -9,6 +9,7 @@ pub mod context;
 pub mod flow;
 mod grpc;
 mod http;
+mod http_client;
 pub mod job_files;
 pub mod lanes;
 pub mod loops;

@@ -407,3 +407,19 @@ fn without_systemd_it_says_what_to_do() {
         "{scheduler:?}"
     );
 }
+
+#[test]
+fn a_machine_that_trusts_no_authority_has_a_scheduler_all_the_same() {
+    let home = Home::new();
+    let mut up = home.command(&["up", "--detach", "--slots", "1", "--listen", &home.listen()]);
+    up.env("SSL_CERT_FILE", "/nowhere").env("SSL_CERT_DIR", "/nowhere");
+    let said: Said = up.output().expect("systole starts").into();
+    assert_eq!(said.code, Some(0), "{said:?}");
+    let log = std::fs::read_to_string(home.path(".local/share/systole/up.log")).expect("a log");
+    assert!(
+        log.contains("over https will fail") && log.contains("ca-certificates"),
+        "{log}"
+    );
+    let ran = home.say(&["run", "--", "echo", "hello"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "hello\n"), "{ran:?}");
+}

@@ -3,6 +3,7 @@
 
 use crate::config::Callbacks;
 use crate::context::Context;
+use crate::http_client;
 use crate::store::StoreError;
 use crate::store::outbox::{Delivery, Settled};
 use crate::store::read::TaskRow;
@@ -30,17 +31,18 @@ pub struct Sender {
 
 impl Sender {
     pub fn new(config: Callbacks) -> Result<Self, StoreError> {
-        let client = reqwest::Client::builder()
-            // A redirect could lead anywhere, private addresses included.
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .timeout(config.timeout)
-            .user_agent(concat!("systole/", env!("CARGO_PKG_VERSION")))
-            .dns_resolver(Arc::new(Resolver {
-                allow_private: config.allow_private,
-            }))
-            .build()
-            .map_err(|error| StoreError::Other(format!("HTTP client: {error}")))?;
+        let make = || {
+            reqwest::Client::builder()
+                // A redirect could lead anywhere, private addresses included.
+                .redirect(reqwest::redirect::Policy::none())
+                .no_proxy()
+                .timeout(config.timeout)
+                .user_agent(concat!("systole/", env!("CARGO_PKG_VERSION")))
+                .dns_resolver(Arc::new(Resolver {
+                    allow_private: config.allow_private,
+                }))
+        };
+        let client = http_client::build(make).map_err(|error| StoreError::Other(format!("HTTP client: {error}")))?;
         Ok(Self { client, config })
     }
 

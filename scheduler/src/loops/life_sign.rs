@@ -48,11 +48,12 @@ pub async fn run(ctx: Arc<Context>) {
     let Some(sign) = ctx.config.life_sign.clone() else {
         return;
     };
-    let client = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::limited(3))
-        .timeout(ANSWER_MAX)
-        .user_agent(concat!("systole/", env!("CARGO_PKG_VERSION")))
-        .build();
+    let client = crate::http_client::build(|| {
+        reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::limited(3))
+            .timeout(ANSWER_MAX)
+            .user_agent(concat!("systole/", env!("CARGO_PKG_VERSION")))
+    });
     let client = match client {
         Ok(client) => client,
         Err(error) => return tracing::error!(%error, "--heartbeat-url cannot be called by this scheduler"),

@@ -2,6 +2,7 @@
 
 use super::{Channels, Failure, Parcel};
 use crate::flow::callback::sign;
+use crate::http_client;
 use crate::store::StoreError;
 use serde_json::Value;
 use std::time::Duration;
@@ -33,8 +34,8 @@ impl Http {
         };
         let made = |error: reqwest::Error| StoreError::Other(format!("HTTP client: {error}"));
         Ok(Self {
-            outside: builder().build().map_err(made)?,
-            here: builder().no_proxy().build().map_err(made)?,
+            outside: http_client::build(builder).map_err(made)?,
+            here: http_client::build(|| builder().no_proxy()).map_err(made)?,
         })
     }
 
