@@ -300,7 +300,7 @@ fn a_batch_is_submitted_waited_for_read_and_run_again() {
             stderr.contains("error: line 6: ") && stderr.contains("\"retires\""),
             "{stderr}"
         );
-        assert_eq!(stdout, "batch b1: 3 tasks stored, 1 lines refused\n");
+        assert_eq!(stdout, "batch b1: 3 tasks stored, 1 line refused\n");
         let waited = system.say(&["wait", "--batch", "b1"]);
         assert_eq!(waited.code, Some(1), "{waited:?}");
         assert!(waited.stdout.contains("2 FINISHED, 1 FAILED"), "{waited:?}");

@@ -1,7 +1,7 @@
 //! Options of `systole job` and `systole import`.
 
 use super::job_change::{JobDiffArgs, JobEditArgs, JobEnqueueArgs, JobRestoreArgs};
-use super::value::{count, env_var, host, key, reason, time, version, word};
+use super::value::{ahead, count, env_var, host, key, reason, time, version, word};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -181,8 +181,8 @@ pub struct JobPauseArgs {
     /// Jobs, or single triggers
     #[arg(value_name = "JOB[/TRIGGER]", required = true, value_parser = job_or_trigger)]
     pub names: Vec<String>,
-    /// Resume by itself then
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Resume by itself then: a time, or a duration from now
+    #[arg(long, value_name = "TIME|DURATION", value_parser = ahead, allow_hyphen_values = true)]
     pub until: Option<i64>,
     /// Why, for those who read it later
     #[arg(long, value_name = "R", value_parser = reason)]
@@ -276,8 +276,8 @@ pub struct JobNextArgs {
     /// Only of this job
     #[arg(value_name = "JOB", value_parser = word)]
     pub job: Option<String>,
-    /// Until this time [default: +24h]
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Until this time, or for this long from now [default: 24h]
+    #[arg(long, value_name = "TIME|DURATION", value_parser = ahead, allow_hyphen_values = true)]
     pub until: Option<i64>,
     /// At most this many, up to 1000
     #[arg(short = 'n', value_name = "N", default_value = "20", value_parser = count)]

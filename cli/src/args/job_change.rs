@@ -1,6 +1,6 @@
 //! Options of the commands that change a job, compare its versions, or have it run.
 
-use super::value::{count, env_var, key, reason, time, version, word};
+use super::value::{ahead, count, env_var, key, reason, time, version, word};
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -106,8 +106,8 @@ pub struct NextArgs {
     /// Only of jobs that this host could be given, as it is now: what it would miss while it is away
     #[arg(long, value_name = "HOST", value_parser = super::value::host)]
     pub runner: Option<String>,
-    /// Until this time [default: +24h]
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Until this time, or for this long from now [default: 24h]
+    #[arg(long, value_name = "TIME|DURATION", value_parser = ahead, allow_hyphen_values = true)]
     pub until: Option<i64>,
     /// At most this many, up to 1000
     #[arg(short = 'n', value_name = "N", default_value = "20", value_parser = count)]

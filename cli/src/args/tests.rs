@@ -188,3 +188,27 @@ fn a_negative_time_is_a_value() {
     assert!(args.filter.since.is_some_and(|since| since < now_ms() - 7_000_000));
     assert_eq!(args.filter.state, [TaskState::Failed, TaskState::Running]);
 }
+
+#[test]
+fn times_are_told_as_durations_wherever_they_can_be() {
+    for line in [&["status", "--since", "-1h"][..], &["status", "--since", "1h"]] {
+        let Command::Status(args) = parse(line).expect("valid").command else {
+            panic!("status");
+        };
+        let ago = now_ms() - args.since.expect("a time");
+        assert!((3_600_000..3_700_000).contains(&ago), "{line:?}: {ago}");
+    }
+    for line in [
+        &["job", "pause", "x", "--until", "1h"][..],
+        &["job", "pause", "x", "--until", "+1h"],
+    ] {
+        let Command::Job(args) = parse(line).expect("valid").command else {
+            panic!("job");
+        };
+        let JobAction::Pause(args) = args.action else {
+            panic!("pause")
+        };
+        let ahead = args.until.expect("a time") - now_ms();
+        assert!((3_500_000..=3_600_000).contains(&ahead), "{line:?}: {ahead}");
+    }
+}

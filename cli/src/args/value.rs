@@ -106,6 +106,14 @@ pub(super) fn since(text: &str) -> Result<i64, String> {
     }
 }
 
+/// A time; a duration is so long from now.
+pub(super) fn ahead(text: &str) -> Result<i64, String> {
+    match parse_duration(text) {
+        Ok(ms) => Ok(now_ms().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))),
+        Err(_) => time(text),
+    }
+}
+
 /// A time that lies ahead, or a duration from now.
 pub(super) fn until(text: &str) -> Result<Until, String> {
     if parse_duration(text).is_ok() {

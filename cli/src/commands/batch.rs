@@ -224,6 +224,7 @@ impl Told {
     fn progress(&self) -> String {
         let refused = match self.refused {
             0 => String::new(),
+            1 => ", 1 line refused".to_owned(),
             n => format!(", {n} lines refused"),
         };
         format!(

@@ -28,7 +28,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         return Ok(exit_code::OK);
     }
     let urls = match &joined {
-        Some(credential) => addresses(global, credential)?,
+        Some(credential) => addresses(global, args.join.is_some(), credential)?,
         None => client::service_urls(global)?,
     };
     let (token, ca_pem) = match &joined {
@@ -121,8 +121,9 @@ async fn joined(
 }
 
 /// Those of the joined cluster, unless others are named. They must be https all the same: the host's own token goes there.
-fn addresses(global: &Global, credential: &Credential) -> Result<Vec<Url>, Failure> {
-    if global.url.is_empty() && paths::variable("SYSTOLE_URL").is_none() {
+/// What is joined by this very command goes before the environment, which may lead to another cluster.
+fn addresses(global: &Global, joins: bool, credential: &Credential) -> Result<Vec<Url>, Failure> {
+    if joins || (global.url.is_empty() && paths::variable("SYSTOLE_URL").is_none()) {
         let urls: Result<Vec<Url>, String> = credential.urls.iter().map(|text| Url::parse(text)).collect();
         return urls.map_err(|error| Failure::refused(format!("the credential in --data-dir: {error}; join anew")));
     }

@@ -188,7 +188,13 @@ fn set(spec: &mut Map<String, Value>, name: &str, value: Value) -> Result<(), St
     match name {
         name if PLAIN.contains(&name) => put(name, value),
         name if DURATIONS.contains(&name) => {
-            let ms = parse_duration(&word(&value)?).map_err(|error| format!("{name}: {error}"))?;
+            // A bare number is refused with what to write.
+            let text = if value.is_number() {
+                value.to_string()
+            } else {
+                word(&value)?
+            };
+            let ms = parse_duration(&text).map_err(|error| format!("{name}: {error}"))?;
             put(&format!("{name}_ms"), json!(ms))
         }
         "on_runner_restart" => put(name, value),
@@ -291,7 +297,10 @@ mod tests {
         for (line, part) in [
             (r#"{"command":["a"],"retires":1}"#, "\"retires\""),
             (r#"{"command":["a"],"timeout":"5"}"#, "timeout: "),
-            (r#"{"command":["a"],"timeout":5}"#, "timeout: 5 is no text"),
+            (
+                r#"{"command":["a"],"timeout":5}"#,
+                "timeout: \"5\" has no unit; write \"5s\" or \"5m\"",
+            ),
             (r#"{"command":"a"}"#, "does not fit"),
             (r#"{"name":"a"}"#, "either command"),
             (r#"{"command":["a"],"shell":"b"}"#, "either command"),

@@ -49,7 +49,9 @@ pub fn run(global: &Global, args: &JobInitArgs) -> Result<u8, Failure> {
         return Ok(exit_code::OK);
     }
     let shown = path.display();
-    let made = std::fs::File::create_new(&path).and_then(|mut file| file.write_all(content.as_bytes()));
+    let made = folder_of(&path)
+        .and_then(|()| std::fs::File::create_new(&path))
+        .and_then(|mut file| file.write_all(content.as_bytes()));
     made.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => Failure::refused(format!(
             "{shown} exists already; give another name with -f, or -f - for stdout"
@@ -60,6 +62,14 @@ pub fn run(global: &Global, args: &JobInitArgs) -> Result<u8, Failure> {
     let me = paths::how_to_call_me();
     output.note(&format!("Next   edit it, then {me} job check {shown}"));
     Ok(exit_code::OK)
+}
+
+/// The folder of the first job file is seldom there.
+fn folder_of(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => std::fs::create_dir_all(folder),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
