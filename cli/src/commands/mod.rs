@@ -24,6 +24,7 @@ mod join;
 pub mod lock;
 mod logs;
 mod ls;
+mod man;
 mod many;
 pub mod reference;
 mod rerun;

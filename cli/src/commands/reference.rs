@@ -17,7 +17,7 @@ Durations need a unit (`90s`, `1h30m`), as do sizes (`64MiB`).
 pub fn run(args: &ReferenceArgs) -> Result<u8, Failure> {
     match &args.man {
         None => output::data(markdown().as_bytes()),
-        Some(dir) => clap_mangen::generate_to(Cli::command(), dir).map_err(|error| {
+        Some(dir) => super::man::write(dir).map_err(|error| {
             Failure::unexpected(format!(
                 "--man: {} cannot be written: {}",
                 dir.display(),
