@@ -24,6 +24,11 @@ mod url;
 use failure::Failure;
 use std::process::ExitCode;
 
+/// That of musl has one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // Both TLS users of this process (client and scheduler) take the process default. It can only
     // be set already by ourselves, so the result says nothing.
