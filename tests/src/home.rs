@@ -1,10 +1,13 @@
 //! A user of this machine with an empty home: what they type, with what is in front of them, and nothing running at the end.
 
 use crate::postgres::free_port;
-use crate::system::{Said, binary};
+use crate::system::{Said, alive, binary};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub struct Home {
@@ -57,14 +60,20 @@ impl Home {
         self.command(args).output().expect("systole starts").into()
     }
 
-    /// A line for the shell, with `systole` in its PATH.
-    pub fn shell(&self, line: &str) -> Said {
-        let mut command = Command::new("sh");
-        command.args(["-c", line]);
+    /// A program of the machine with `systole` in its PATH, not started yet.
+    pub fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
         self.dress(&mut command);
         let folder = binary().parent().expect("a folder").to_owned();
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", folder.display()));
+        command
+    }
+
+    /// A line for the shell, with `systole` in its PATH.
+    pub fn shell(&self, line: &str) -> Said {
+        let mut command = self.program("sh");
+        command.args(["-c", line]);
         command.output().expect("sh starts").into()
     }
 
@@ -138,11 +147,43 @@ impl Home {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         std::fs::write(path, text).expect("written");
     }
+
+    /// Living processes of this user: with this home, or in a folder below it.
+    pub fn processes(&self) -> Vec<String> {
+        let home = format!("HOME={}", self.dir.path().display());
+        let is_ours = |pid: &String| {
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let folder = std::fs::read_link(format!("/proc/{pid}/cwd"));
+            let below = folder.is_ok_and(|folder| folder.starts_with(self.dir.path()));
+            below || environ.split(|&b| b == 0).any(|var| var == home.as_bytes())
+        };
+        let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+        all.filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| name.bytes().all(|b| b.is_ascii_digit()))
+            .filter(|pid| is_ours(pid) && alive(pid))
+            .collect()
+    }
+
+    /// Ends what a test that failed half-way has left, wardens and their tasks included.
+    fn sweep(&self) {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let left = self.processes();
+            if left.is_empty() || Instant::now() >= end {
+                return;
+            }
+            for pid in left.iter().filter_map(|pid| pid.parse().ok()) {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 impl Drop for Home {
     fn drop(&mut self) {
         let _ = self.command(&["-q", "down"]).status();
+        self.sweep();
     }
 }
 

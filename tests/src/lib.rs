@@ -5,6 +5,8 @@ pub mod databases;
 pub mod door;
 pub mod evidence;
 pub mod home;
+pub mod person;
+pub mod picture;
 pub mod postgres;
 pub mod receiver;
 pub mod replica;

@@ -9,8 +9,17 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The binary beside the test executables.
+/// The program that is tested: that of `SYSTOLE_BIN`, such as one out of a package, else the one beside the test executables.
 pub fn binary() -> PathBuf {
+    if let Some(named) = std::env::var_os("SYSTOLE_BIN") {
+        let path = PathBuf::from(named);
+        assert!(
+            path.is_absolute() && path.is_file() && path.ends_with("systole"),
+            "SYSTOLE_BIN is {}; it must be the absolute path of a program called systole",
+            path.display()
+        );
+        return path;
+    }
     let exe = std::env::current_exe().expect("own path");
     let path = exe
         .parent()
@@ -32,7 +41,8 @@ pub struct Process {
 }
 
 impl Process {
-    fn spawn(command: &mut Command, log: PathBuf) -> Self {
+    /// Starts it; what it writes goes to the log.
+    pub fn spawn(command: &mut Command, log: PathBuf) -> Self {
         let file = std::fs::OpenOptions::new()
             .create(true)
             .append(true)

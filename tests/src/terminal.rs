@@ -91,6 +91,14 @@ impl Terminal {
         self.screen.lock().expect("no panic").screen().contents()
     }
 
+    /// What is on the screen, down to its last line that is not empty, as an SVG.
+    pub fn picture(&self) -> String {
+        let parser = self.screen.lock().expect("no panic");
+        let text = parser.screen().contents();
+        let rows = text.trim_end().lines().count();
+        crate::picture::svg(parser.screen(), u16::try_from(rows).expect("rows of a screen"))
+    }
+
     /// Waits until this is seen.
     #[track_caller]
     pub fn sees(&self, what: &str) {

@@ -49,7 +49,7 @@ fn every_test_that_the_requirements_name_exists() {
     let requirements = read("docs/requirements.md");
     let mut named = 0;
     for line in requirements.lines().filter(|line| {
-        ["| B-", "| H-", "| R-", "| D", "| X-", "| J-"]
+        ["| B-", "| H-", "| R-", "| D", "| X-", "| J-", "| F-"]
             .iter()
             .any(|begin| line.starts_with(begin))
     }) {
