@@ -742,3 +742,47 @@ fn a_folder_that_is_not_there_is_a_wrong_setting() {
     assert_eq!(said.code, Some(2), "{said:?}");
     assert!(said.stderr.contains("--jobs: nowhere"), "{said:?}");
 }
+
+/// An entry of each origin, the job that it becomes, and what a run of that writes.
+const ORIGINS: [(&str, &str, &str, &str); 4] = [
+    ("crontab", "tab", "echo", "100% it's\n"),
+    ("systemd", "units/dump@shop.timer", "dump-shop", "<shop><x y><1><2>"),
+    ("kubernetes", "cron.yaml", "greet", "hello from pod\n"),
+    ("xxl-job", "jobs.csv", "nightly-report", "job.sh <a b> 0 1\n"),
+];
+
+#[test]
+fn what_is_imported_passes_the_check_is_applied_and_runs() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let _runner = system.runner("w", 2, &["--label", "app=1"]);
+    write(&system, "tab", "0 0 1 1 * echo \"100\\% it's\"\n");
+    write(&system, "units/dump@.timer", "[Timer]\nOnCalendar=yearly\n");
+    write(
+        &system,
+        "units/dump@.service",
+        "[Service]\nType=oneshot\nEnvironment=\"A=x y\" \"B=1 2\"\nExecStart=/usr/bin/printf \"<%%s>\" %i ${A} $B\n",
+    );
+    write(
+        &system,
+        "cron.yaml",
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: { name: greet }\nspec:\n  schedule: \"0 0 1 1 *\"\n  jobTemplate: { spec: { template: { spec: {\n    restartPolicy: Never,\n    containers: [{ name: a, image: busybox, command: [sh, -c], args: [\"echo $(GREETING) from $0\", pod], env: [{ name: GREETING, value: hello }] }] } } } }\n",
+    );
+    write(
+        &system,
+        "jobs.csv",
+        "id,job_group,job_desc,schedule_type,schedule_conf,executor_param,executor_route_strategy,glue_type,glue_source\n\
+         1,1,Nightly report,CRON,0 0 0 1 1 ?,a b,FIRST,GLUE_SHELL,\"echo \"\"$0 <$1> $2 $3\"\"\"\n",
+    );
+    for (origin, input, job, output) in ORIGINS {
+        let file = format!("{origin}.toml");
+        let imported = say(&system, 0, &["import", origin, input]);
+        write(&system, &file, &imported.stdout);
+        say(&system, 0, &["job", "check", &file]);
+        say(&system, 0, &["job", "apply", "-f", &file]);
+        let shown = json(&system, 0, &["job", "show", job]);
+        assert_eq!(shown["paused"], true, "{shown}");
+        say(&system, 0, &["job", "resume", job]);
+        assert_eq!(say(&system, 0, &["job", "trigger", job]).stdout, output, "{origin}");
+    }
+}

@@ -12,6 +12,7 @@ mod cron;
 mod doctor;
 mod filter;
 mod freeze;
+mod import;
 mod job;
 mod job_change;
 mod lock;
@@ -42,9 +43,12 @@ pub use context::{AddContextArgs, ContextAction, ContextArgs};
 pub use cron::{CronAction, CronArgs, CronNextArgs, Expression};
 pub use doctor::DoctorArgs;
 pub use freeze::{PauseArgs, ResumeArgs};
+pub use import::{
+    ImportAction, ImportArgs, ImportCrontabArgs, ImportInto, ImportKubernetesArgs, ImportSystemdArgs, ImportXxlJobArgs,
+};
 pub use job::{
-    ImportAction, ImportArgs, ImportCrontabArgs, JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs,
-    JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs, JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs,
+    JobAction, JobApplyArgs, JobArgs, JobCheckArgs, JobHistoryArgs, JobInitArgs, JobLsArgs, JobNextArgs, JobPauseArgs,
+    JobResumeArgs, JobRmArgs, JobShowArgs, JobTriggerArgs,
 };
 pub use job_change::{JobDiffArgs, JobEditArgs, JobEnqueueArgs, JobRestoreArgs, NextArgs};
 pub use lock::{HoldArgs, LockAction, LockArgs, LockGuardArgs};

@@ -4,14 +4,14 @@
 //! ([`task`]) of its template, of merged [`data`] and of [`template`]s in its command. [`diff`] compares two
 //! definitions, [`retry`] is what follows a failure,
 //! [`route`] where runs go. [`file`] reads files of them, [`write`] makes
-//! one, [`crontab`] reads what they were before.
+//! one, [`import`] reads what they were before.
 
 pub mod compile;
-pub mod crontab;
 pub mod data;
 pub mod definition;
 pub mod diff;
 pub mod file;
+pub mod import;
 pub mod retry;
 pub mod route;
 pub mod task;

@@ -1,6 +1,7 @@
 //! Jobs, what fires them, and what is told of them.
 
 use crate::documents::Shell;
+use std::path::Path;
 use systole_tests::system::{Said, until};
 
 const JOBS: &str = r#"
@@ -88,6 +89,16 @@ fn files(shell: &mut Shell<'_>) {
     shell.both("job apply", &["job", "apply", "-f", "jobs.toml", "-f", "wrong.toml"]);
     shell.both("job apply", &["job", "apply", "-f", "jobs.toml"]);
     shell.both("import crontab", &["import", "crontab", "tab"]);
+    let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cli/tests/import");
+    for (kind, input) in [
+        ("systemd", "systemd"),
+        ("kubernetes", "kubernetes/list.json"),
+        ("xxl-job", "xxl-job/dump.sql"),
+    ] {
+        let input = inputs.join(input);
+        let args = ["import", kind, input.to_str().expect("UTF-8")];
+        shell.both(&format!("import {kind}"), &args);
+    }
     shell.both("cron next", &["cron", "next", "30 2 * * *", "--zone", "Europe/Berlin"]);
     shell.both("cron explain", &["cron", "explain", "30 2 * * *"]);
     write(shell, "days.ics", EVENT);

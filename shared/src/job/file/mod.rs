@@ -4,8 +4,8 @@
 mod fields;
 mod set;
 mod toml;
-mod tree;
-mod yaml;
+pub(super) mod tree;
+pub(super) mod yaml;
 
 pub use set::{CheckContext, Checked, CheckedJob, Definitions, Set, Written};
 pub use tree::Place;

@@ -1,51 +1,13 @@
 //! Crontabs as jobs, by the rules of crontab(5) of cronie: each line becomes a job, or is refused with the reason. What cron does
 //! in another way than systole is said where it matters.
 
-use super::definition::{BlockingKind, JobSpec, Route, RunAs};
+use super::{Import, Imported, Names, Options, Origin, base, word as name_word};
+use crate::job::definition::{BlockingKind, JobSpec, RunAs};
 use crate::trigger::cron::{Cron, Dialect};
 use crate::trigger::definition::TriggerSpec;
 use crate::trigger::misfire::Misfire;
 use crate::trigger::zone::Zone;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How a crontab is to be read.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Lines have a column with the user: `/etc/crontab` and `/etc/cron.d`.
-    pub system: bool,
-    /// The zone of the machine that the crontab is from.
-    pub zone: String,
-    /// Only this host runs the jobs.
-    pub host: Option<String>,
-    /// Before the name of each job.
-    pub prefix: String,
-}
-
-/// A line that became a job.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Imported {
-    pub line: usize,
-    pub text: String,
-    pub spec: JobSpec,
-    /// What to know about it.
-    pub notes: Vec<String>,
-}
-
-/// A line that did not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    pub line: usize,
-    pub text: String,
-    pub reason: String,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Crontab {
-    pub jobs: Vec<Imported>,
-    pub refused: Vec<Refused>,
-    /// About settings, with their line.
-    pub notes: Vec<(usize, String)>,
-}
 
 const NICKNAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
@@ -56,6 +18,9 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("@midnight", "0 0 * * *"),
     ("@hourly", "0 * * * *"),
 ];
+
+/// A name made of a program.
+const NAME_CHARS_MAX: usize = 40;
 
 /// What holds for the lines after it.
 struct Settings {
@@ -158,49 +123,25 @@ fn program_name(command: &str) -> String {
             break;
         }
     }
-    let clean: String = found
-        .to_ascii_lowercase()
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
-                c
-            } else {
-                '-'
-            }
-        })
-        .take(40)
-        .collect();
-    let clean = clean.trim_matches(['-', '.', '_']).trim_end_matches(".sh");
-    if clean.is_empty() {
-        "job".into()
-    } else {
-        clean.to_owned()
-    }
+    let name = name_word(found, "job");
+    let short: String = name.trim_end_matches(".sh").chars().take(NAME_CHARS_MAX).collect();
+    short
 }
 
 struct Reader<'a> {
+    file: &'a str,
+    system: bool,
     options: &'a Options,
     settings: Settings,
-    names: &'a mut BTreeSet<String>,
+    names: &'a mut Names,
     /// Lock files that more than one line uses.
     shared_locks: BTreeSet<String>,
-    out: Crontab,
+    out: Import,
 }
 
 impl Reader<'_> {
-    fn unique(&mut self, base: &str) -> String {
-        let base = format!("{}{base}", self.options.prefix);
-        let mut name = base.clone();
-        let mut count = 1;
-        while !self.names.insert(name.clone()) {
-            count += 1;
-            name = format!("{base}-{count}");
-        }
-        name
-    }
-
     fn set(&mut self, line: usize, name: &str, value: &str) {
-        let mut note = |text: String| self.out.notes.push((line, text));
+        let mut note = |text: String| self.out.notes.push((Origin::new(self.file, line), text));
         match name {
             "MAILTO" | "MAILFROM" if value.is_empty() => {}
             "MAILTO" | "MAILFROM" => note(format!(
@@ -231,11 +172,7 @@ impl Reader<'_> {
     }
 
     fn refuse(&mut self, line: usize, text: &str, reason: impl Into<String>) {
-        self.out.refused.push(Refused {
-            line,
-            text: text.to_owned(),
-            reason: reason.into(),
-        });
+        self.out.refuse(Origin::new(self.file, line), text, reason);
     }
 
     fn job(&mut self, line: usize, text: &str) {
@@ -275,7 +212,7 @@ impl Reader<'_> {
             return self.refuse(line, text, format!("cron {}", fault.message));
         }
         let mut run_as = None;
-        if self.options.system {
+        if self.system {
             let Some((user, after)) = word(rest) else {
                 return self.refuse(line, text, "has no user and no command");
             };
@@ -290,7 +227,7 @@ impl Reader<'_> {
             }
         }
         if rest.trim().is_empty() {
-            let reason = if self.options.system {
+            let reason = if self.system {
                 "has no command"
             } else {
                 "has no command; a crontab with a column for the user needs --system"
@@ -313,17 +250,14 @@ impl Reader<'_> {
         } else if uses_flock(&command) {
             notes.push("flock stays as it is; for all hosts use blocking or a concurrency_group".into());
         }
-        let base = program_name(&command);
+        let program = program_name(&command);
         if let Some(stdin) = &stdin {
             command = with_stdin(&command, stdin);
         }
-        let name = self.unique(&base);
+        let name = self.names.take(&program);
         let settings = &self.settings;
         let is_sh = matches!(settings.shell.as_str(), "/bin/sh" | "sh" | "");
         let spec = JobSpec {
-            name,
-            paused: true,
-            tags: vec!["imported".into()],
             shell: is_sh.then(|| command.clone()),
             command: if is_sh {
                 Vec::new()
@@ -333,8 +267,6 @@ impl Reader<'_> {
             dir: settings.env.get("HOME").filter(|home| home.starts_with('/')).cloned(),
             env: settings.env.clone(),
             run_as,
-            route: self.options.host.is_some().then_some(Route::Pinned),
-            runner: self.options.host.clone(),
             blocking,
             trigger: vec![TriggerSpec {
                 name: "cron".into(),
@@ -344,21 +276,15 @@ impl Reader<'_> {
                 misfire: Some(Misfire::Skip),
                 ..TriggerSpec::default()
             }],
-            ..JobSpec::default()
+            ..base(name, self.options)
         };
-        match spec.compile() {
-            Ok(_) => self.out.jobs.push(Imported {
-                line,
-                text: text.to_owned(),
-                spec,
-                notes,
-            }),
-            Err(faults) => {
-                self.names.remove(&spec.name);
-                let reasons: Vec<String> = faults.iter().map(ToString::to_string).collect();
-                self.refuse(line, text, reasons.join("; "));
-            }
-        }
+        let job = Imported {
+            origin: Origin::new(self.file, line),
+            text: text.to_owned(),
+            spec,
+            notes,
+        };
+        self.out.add(self.names, job);
     }
 }
 
@@ -378,9 +304,11 @@ fn shared_locks(text: &str) -> BTreeSet<String> {
     shared.map(|(file, _)| file.to_owned()).collect()
 }
 
-/// Reads a crontab. `names` are taken already, and get those of the new jobs.
-pub fn read(text: &str, options: &Options, names: &mut BTreeSet<String>) -> Crontab {
+/// Reads a crontab. `system`: its lines have a column with the user, as in `/etc/crontab` and `/etc/cron.d`.
+pub fn read(file: &str, text: &str, system: bool, options: &Options, names: &mut Names) -> Import {
     let mut reader = Reader {
+        file,
+        system,
         options,
         settings: Settings {
             env: BTreeMap::new(),
@@ -390,7 +318,7 @@ pub fn read(text: &str, options: &Options, names: &mut BTreeSet<String>) -> Cron
         },
         names,
         shared_locks: shared_locks(text),
-        out: Crontab::default(),
+        out: Import::default(),
     };
     for (index, line) in text.lines().enumerate() {
         let text = line.trim_start();
@@ -410,6 +338,7 @@ pub fn read(text: &str, options: &Options, names: &mut BTreeSet<String>) -> Cron
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::definition::Route;
 
     fn options() -> Options {
         Options {
@@ -418,11 +347,11 @@ mod tests {
         }
     }
 
-    fn import(text: &str, options: &Options) -> Crontab {
-        read(text, options, &mut BTreeSet::new())
+    fn import(text: &str, options: &Options) -> Import {
+        read("tab", text, false, options, &mut Names::new(&options.prefix))
     }
 
-    fn shells(crontab: &Crontab) -> Vec<&str> {
+    fn shells(crontab: &Import) -> Vec<&str> {
         crontab
             .jobs
             .iter()
@@ -469,7 +398,7 @@ mod tests {
         let names: Vec<_> = crontab.jobs.iter().map(|job| job.spec.name.as_str()).collect();
         assert_eq!(names, ["echo", "date", "printf", "echo-2", "echo-3"]);
         assert!(crontab.jobs.iter().all(|job| job.spec.paused));
-        assert_eq!(crontab.jobs[0].line, 2);
+        assert_eq!(crontab.jobs[0].origin, Origin::new("tab", 2));
     }
 
     #[test]
@@ -487,22 +416,19 @@ mod tests {
             crontab.jobs[1].spec.trigger[0].zone.as_deref(),
             Some("America/New_York")
         );
-        let lines: Vec<usize> = crontab.notes.iter().map(|(line, _)| *line).collect();
+        let lines: Vec<usize> = crontab.notes.iter().map(|(origin, _)| origin.line).collect();
         assert_eq!(lines, [1, 9], "{:?}", crontab.notes);
     }
 
     #[test]
     fn the_user_column_of_a_system_crontab_becomes_run_as() {
         let system = Options {
-            system: true,
             host: Some("db-01".into()),
             prefix: "db-01.".into(),
             ..options()
         };
-        let crontab = import(
-            "17 * * * * www-data cd / && /usr/local/bin/sweep.sh --all\n25 6 * * * root\tlogrotate x\n",
-            &system,
-        );
+        let text = "17 * * * * www-data cd / && /usr/local/bin/sweep.sh --all\n25 6 * * * root\tlogrotate x\n";
+        let crontab = read("tab", text, true, &system, &mut Names::new(&system.prefix));
         let [sweep, logrotate] = &crontab.jobs[..] else {
             panic!("{crontab:?}")
         };
@@ -559,7 +485,7 @@ mod tests {
         let refused: Vec<_> = crontab
             .refused
             .iter()
-            .map(|line| (line.line, line.reason.as_str()))
+            .map(|line| (line.origin.line, line.reason.as_str()))
             .collect();
         let expected = [
             (1, "systemd"),
