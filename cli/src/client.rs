@@ -10,6 +10,7 @@ mod leases;
 use crate::args::Global;
 use crate::context;
 use crate::failure::{Failure, cause, io_cause, is_refused_connection, is_transient};
+use crate::locale;
 use crate::paths::{self, Role};
 use crate::url::Url;
 use std::net::ToSocketAddrs as _;
@@ -22,6 +23,7 @@ use systole_proto::v1::cluster_admin_client::ClusterAdminClient;
 use systole_proto::v1::runner_admin_client::RunnerAdminClient;
 use systole_proto::v1::task_service_client::TaskServiceClient;
 use systole_shared::limits::GET_IDS_MAX;
+use systole_shared::locale::Locale;
 use systole_shared::task::trace;
 use tokio::time::Instant;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -51,6 +53,7 @@ pub struct Client {
     /// Some answer was received.
     answered: AtomicBool,
     authorization: MetadataValue<Ascii>,
+    locale: Locale,
     /// Name of the context that led here.
     context: Option<String>,
 }
@@ -174,6 +177,7 @@ impl Client {
             current: AtomicUsize::new(0),
             answered: AtomicBool::new(false),
             authorization,
+            locale: locale::wanted(global),
             context: name,
         })
     }
@@ -205,6 +209,10 @@ impl Client {
         request
             .metadata_mut()
             .insert("authorization", self.authorization.clone());
+        if self.locale != Locale::En {
+            let tag = MetadataValue::from_static(self.locale.tag());
+            request.metadata_mut().insert("accept-language", tag);
+        }
         request
     }
 

@@ -8,6 +8,7 @@ use std::fmt;
 use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY};
 use systole_proto::v1;
 use systole_shared::error::{Code, Invalid, Kind};
+use systole_shared::locale::Locale;
 use tonic::Status;
 
 pub use systole_scheduler::job_files::io_cause;
@@ -83,7 +84,7 @@ impl Failure {
     pub fn from_item(error: &v1::ItemError) -> Self {
         Self {
             exit: exit_of_kind(Code::parse(&error.code).map(Code::kind)),
-            message: with_field(&error.field, &error.message),
+            message: with_field(&error.code, &error.field, &error.message),
             code: (!error.code.is_empty()).then(|| error.code.clone()),
         }
     }
@@ -95,7 +96,7 @@ impl Failure {
                 let field = metadata(status, ERROR_FIELD_KEY).unwrap_or_default();
                 Self {
                     exit: exit_of_kind(Code::parse(&code).map(Code::kind)),
-                    message: with_request(with_field(&field, status.message()), &code, status),
+                    message: with_request(with_field(&code, &field, status.message()), &code, status),
                     code: Some(code),
                 }
             }
@@ -125,7 +126,8 @@ fn with_request(message: String, code: &str, status: &Status) -> String {
 
 impl From<Invalid> for Failure {
     fn from(invalid: Invalid) -> Self {
-        Self::usage(with_field(&invalid.field, &invalid.message)).with_code(Code::InvalidField)
+        let code = Code::InvalidField;
+        Self::usage(with_field(code.name(), &invalid.field, &invalid.message)).with_code(code)
     }
 }
 
@@ -313,10 +315,12 @@ fn option_of(field: &str) -> String {
 }
 
 /// Puts the option in front of the sentence, unless the sentence already begins with the field.
-fn with_field(field: &str, message: &str) -> String {
-    // A sentence about a task names it: "no task 9999 (newest is 2210)".
-    let speaks_for_itself =
-        message.starts_with("no ") || message.starts_with("task ") || message.starts_with("the token ");
+fn with_field(code: &str, field: &str, message: &str) -> String {
+    // A sentence about a task names it: "no task 9999 (newest is 2210)", in whatever language it begins.
+    let detail = Code::parse(code).map_or(message, |code| Locale::detail(code, message));
+    let speaks_for_itself = ["no ", "task ", "the token "]
+        .iter()
+        .any(|begin| detail.starts_with(begin));
     if field.is_empty() || speaks_for_itself {
         return message.to_owned();
     }
@@ -372,6 +376,9 @@ mod tests {
             failure.to_string(),
             "no task 99 (the newest is 6). See `systole ls`. [NOTFOUND_004]"
         );
+        let french = Locale::Fr.say(Code::TaskNotFound, "no task 99");
+        let french_status = answer("NOTFOUND_004", "ids", &french);
+        assert_eq!(Failure::from_status(&french_status, &url()).message, french);
         assert_eq!(failure.exit, 3);
     }
 

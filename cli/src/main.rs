@@ -13,6 +13,7 @@ mod follow;
 #[cfg(test)]
 mod golden;
 mod instance;
+mod locale;
 mod log_file;
 mod output;
 mod paths;

@@ -138,7 +138,7 @@ pub fn refuse(refusal: &Refusal) -> axum::response::Response {
     };
     let body = serde_json::json!({"error": {
         "code": refusal.code.name(),
-        "message": refusal.message,
+        "message": crate::locale::say(refusal),
         "field": refusal.field,
     }});
     let mut response = axum::response::IntoResponse::into_response((

@@ -12,6 +12,7 @@ mod http;
 mod http_client;
 pub mod job_files;
 pub mod lanes;
+mod locale;
 pub mod loops;
 pub mod metrics;
 pub mod parked;

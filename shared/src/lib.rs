@@ -11,6 +11,7 @@ pub mod heartbeat;
 pub mod id;
 pub mod job;
 pub mod limits;
+pub mod locale;
 pub mod policy;
 pub mod secret;
 pub mod task;

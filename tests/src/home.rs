@@ -34,6 +34,7 @@ impl Home {
             .env("HOME", self.dir.path())
             .env("SYSTOLE_URL", format!("http://127.0.0.1:{}", self.port))
             .env("USER", "tester")
+            .env("SYSTOLE_LOCALE", "en")
             .stdin(Stdio::null())
             .current_dir(self.dir.path());
         for name in [

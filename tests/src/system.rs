@@ -284,6 +284,7 @@ impl System {
             .env("SYSTOLE_URL", &self.url)
             .env("SYSTOLE_TOKEN_FILE", self.db.token_dir().join("admin.token"))
             .env("HOME", self.folder.path())
+            .env("SYSTOLE_LOCALE", "en")
             .env_remove("XDG_CONFIG_HOME")
             .env_remove("XDG_DATA_HOME")
             .current_dir(self.folder.path())

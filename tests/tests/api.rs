@@ -223,6 +223,23 @@ async fn errors_are_those_of_the_contract(db: TestDb) {
     assert!(nobody.head.contains("www-authenticate: bearer"), "{}", nobody.head);
     let runner = ask(&replica, &replica.runner_token(), "GET /v1/tasks/1", "", "").await;
     assert_eq!(runner.error().1, "AUTH_002");
+    // In the language that was asked for; the code is the same.
+    let admin = replica.admin_token();
+    let german = ask(
+        &replica,
+        &admin,
+        "GET /v1/tasks/999",
+        "accept-language: de-DE,de;q=0.9\r\n",
+        "",
+    )
+    .await;
+    assert_eq!(german.error().1, "NOTFOUND_004");
+    let message = german.json()["error"]["message"].as_str().map(str::to_owned);
+    let words = "Die Aufgabe gibt es nicht, oder sie ist beendet: no task 999";
+    assert!(
+        message.as_ref().is_some_and(|message| message.starts_with(words)),
+        "{message:?}"
+    );
     // Nothing of all that was stored.
     assert_eq!(db.sql("SELECT count(*) FROM task"), "0");
     replica.stop().await;

@@ -786,3 +786,30 @@ fn what_is_imported_passes_the_check_is_applied_and_runs() {
         assert_eq!(say(&system, 0, &["job", "trigger", job]).stdout, output, "{origin}");
     }
 }
+
+#[test]
+fn a_person_is_answered_in_their_language() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let show = ["job", "show", "nobody"];
+    let english = say(&system, 3, &show).stderr;
+    let german = say(&system, 3, &[&["--locale", "de-AT"], &show[..]].concat()).stderr;
+    assert!(german.contains("Den Job gibt es nicht: "), "{german}");
+    assert!(
+        english.contains("[NOTFOUND_001]") && german.contains("[NOTFOUND_001]"),
+        "{english}{german}"
+    );
+    let variable = system.command(&show).env("SYSTOLE_LOCALE", "pt_BR.UTF-8").output();
+    let said: Said = variable.expect("systole starts").into();
+    assert!(said.stderr.contains("O job não existe: "), "{said:?}");
+    // Where there are no texts, and what a wrong tag is.
+    assert_eq!(
+        say(&system, 3, &[&["--locale", "tlh"], &show[..]].concat()).stderr,
+        english
+    );
+    assert!(
+        say(&system, 2, &["--locale", "a b", "status"])
+            .stderr
+            .contains("language tag")
+    );
+}

@@ -121,6 +121,10 @@ pub struct Global {
     /// Certificate authority to trust for https, a PEM file [env: SYSTOLE_CA]
     #[arg(long, global = true, value_name = "FILE")]
     pub ca: Option<PathBuf>,
+    /// Language of what a scheduler refuses, such as de or zh-CN; others are answered in English
+    /// [env: SYSTOLE_LOCALE, LC_ALL, LC_MESSAGES, LANG]
+    #[arg(long, global = true, value_name = "TAG", value_parser = value::locale)]
+    pub locale: Option<String>,
     /// How data is written: json is one document, jsonl one object a line, id ids only
     #[arg(short, long, global = true, value_name = "FORMAT", default_value = "table")]
     pub output: Format,

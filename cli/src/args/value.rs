@@ -328,6 +328,18 @@ pub(super) fn task_id(text: &str) -> Result<i64, String> {
     }
 }
 
+/// A language tag; whether there are texts in it is another question.
+pub(super) fn locale(text: &str) -> Result<String, String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.@".contains(&b);
+    if (1..=63).contains(&text.len()) && text.bytes().all(plain) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "{:?} is no language tag; write for example de, pt-BR or zh-CN",
+        brief(text)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

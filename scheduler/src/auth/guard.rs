@@ -3,6 +3,7 @@
 use super::{Actor, Refused, rules};
 use crate::context::Context;
 use crate::flow::Refusal;
+use crate::locale;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -27,7 +28,12 @@ pub fn is_grpc(request: &Request) -> bool {
 }
 
 /// Lets a call pass whose token may make it, and notes who calls.
-pub async fn guard(State(ctx): State<Arc<Context>>, mut request: Request, next: Next) -> Response {
+pub async fn guard(State(ctx): State<Arc<Context>>, request: Request, next: Next) -> Response {
+    let locale = locale::of(request.headers());
+    locale::within(locale, pass(ctx, request, next)).await
+}
+
+async fn pass(ctx: Arc<Context>, mut request: Request, next: Next) -> Response {
     let grpc = is_grpc(&request);
     let call = match request.extensions().get::<MatchedPath>() {
         _ if grpc => rules::of_grpc(request.uri().path()),

@@ -13,6 +13,7 @@ pub mod tasks;
 
 use crate::auth::Actor;
 use crate::flow::Refusal;
+use crate::locale;
 use crate::store::cordon::Until;
 use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY};
 use systole_proto::v1;
@@ -37,7 +38,7 @@ pub fn status(refusal: &Refusal) -> Status {
             Kind::Unexpected => tonic::Code::Internal,
         },
     };
-    let mut status = Status::new(code, refusal.message.clone());
+    let mut status = Status::new(code, locale::say(refusal));
     status
         .metadata_mut()
         .insert(ERROR_CODE_KEY, MetadataValue::from_static(refusal.code.name()));
@@ -53,7 +54,7 @@ pub fn status(refusal: &Refusal) -> Status {
 pub fn item_error(refusal: &Refusal) -> v1::ItemError {
     v1::ItemError {
         code: refusal.code.name().into(),
-        message: refusal.message.clone(),
+        message: locale::say(refusal),
         field: refusal.field.clone(),
     }
 }

@@ -22,6 +22,7 @@ mod job_sets;
 mod job_states;
 mod jobs;
 mod leases;
+mod locales;
 mod output;
 
 use std::sync::Arc;
