@@ -95,7 +95,6 @@ fn on_a_terminal_of_forty_columns_every_table_fits() {
     for line in [
         "ls",
         "runners",
-        "runners ls -o wide",
         "job ls",
         "job next",
         "trigger ls",

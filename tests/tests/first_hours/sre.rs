@@ -78,7 +78,8 @@ fn the_first_hour_of_an_on_call_sre() {
     let backup = backup.unwrap_or_else(|| panic!("{jobs:?}")).to_owned();
     sre.types(&format!("systole job resume {backup} --reason 'out of the crontab'"))
         .is(0, &[]);
-    sre.types(&format!("systole next --job {backup}")).is(0, &["01:30:00 +00:00", "db-01.echo"]);
+    sre.types(&format!("systole next --job {backup}"))
+        .is(0, &["01:30:00 +00:00", "db-01.echo"]);
 
     // Something hangs: it is ended with all that it has started.
     let hung = sre.types("systole submit --name hung --runner db-01 --shell 'sleep 1000 & sleep 1000'");

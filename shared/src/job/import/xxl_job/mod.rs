@@ -31,17 +31,18 @@ const SCRIPTS: [(&str, &str, &str); 6] = [
     ("GLUE_POWERSHELL", "pwsh", "ps1"),
 ];
 
-const ROUTES: [(&str, Route); 10] = [
-    ("FIRST", Route::First),
-    ("LAST", Route::Last),
-    ("ROUND", Route::RoundRobin),
-    ("RANDOM", Route::Random),
-    ("CONSISTENT_HASH", Route::Hash),
-    ("LEAST_FREQUENTLY_USED", Route::LeastFrequentlyUsed),
-    ("LEAST_RECENTLY_USED", Route::LeastRecentlyUsed),
-    ("FAILOVER", Route::Failover),
-    ("BUSYOVER", Route::Busyover),
-    ("SHARDING_BROADCAST", Route::Broadcast),
+/// With our word for each.
+const ROUTES: [(&str, &str); 10] = [
+    ("FIRST", "first"),
+    ("LAST", "last"),
+    ("ROUND", "round_robin"),
+    ("RANDOM", "random"),
+    ("CONSISTENT_HASH", "hash"),
+    ("LEAST_FREQUENTLY_USED", "least_frequently_used"),
+    ("LEAST_RECENTLY_USED", "least_recently_used"),
+    ("FAILOVER", "failover"),
+    ("BUSYOVER", "busyover"),
+    ("SHARDING_BROADCAST", "broadcast"),
 ];
 
 /// A row that is to become a job.
@@ -149,10 +150,10 @@ impl Reader<'_> {
             return Ok(());
         }
         let found = ROUTES.iter().find(|(name, _)| *name == text);
-        let Some((_, route)) = found else {
+        let Some((_, word)) = found else {
             return Err(format!("executor_route_strategy is {text:?}, which is not known"));
         };
-        spec.route = Some(*route);
+        spec.route = Some(Route::from((*word).to_owned()));
         Ok(())
     }
 

@@ -52,8 +52,11 @@ fn a_script_keeps_its_arguments_and_its_policies() {
         (Some(Misfire::FireOnce), Some("Asia/Shanghai"))
     );
     assert_eq!(
-        (spec.route, spec.blocking),
-        (Some(Route::RoundRobin), Some(BlockingKind::DiscardLater))
+        (spec.route.clone(), spec.blocking),
+        (
+            Some(Route::from("round_robin".to_owned())),
+            Some(BlockingKind::DiscardLater)
+        )
     );
     assert_eq!(
         (spec.timeout.as_deref(), spec.require["app"].as_str()),
@@ -75,11 +78,11 @@ fn every_schedule_and_route_has_its_counterpart() {
         ));
         assert_eq!(found.jobs[0].spec.trigger[0].kind(), Ok(field), "{found:?}");
     }
-    for (name, route) in ROUTES {
+    for (name, word) in ROUTES {
         let found = import(&format!(
             "1,1,abc,,,NONE,,DO_NOTHING,{name},,,SERIAL_EXECUTION,0,0,GLUE_NODEJS,x,,1\n"
         ));
-        assert_eq!(found.jobs[0].spec.route, Some(route), "{name}");
+        assert_eq!(found.jobs[0].spec.route, Some(Route::from(word.to_owned())), "{name}");
     }
     let pinned = import_with(
         "1,1,abc,,a@b,NONE,,DO_NOTHING,ROUND,,,SERIAL_EXECUTION,0,0,GLUE_PHP,x,,1\n",
@@ -87,7 +90,7 @@ fn every_schedule_and_route_has_its_counterpart() {
         Some("db-01"),
     );
     let spec = &pinned.jobs[0].spec;
-    assert_eq!((spec.route, spec.require.len()), (Some(Route::Pinned), 0));
+    assert_eq!((spec.route.clone(), spec.require.len()), (Some(Route::Pinned), 0));
     assert_eq!(
         (spec.alarm[0].when, &spec.alarm[0].to[..]),
         (Some(AlarmWhen::Failure), &["dba-mail".to_owned()][..])
