@@ -21,6 +21,8 @@ weekly = ["sat"]
 [[job]]
 name = "nightly"
 command = ["sleep", "600"]
+# Its host has slots for the others too.
+require = { dc = "fra" }
 concurrency_group = "disk"
 [[job.trigger]]
 name = "night"
