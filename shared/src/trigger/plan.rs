@@ -257,7 +257,7 @@ impl Planner<'_> {
         let mut last = until;
         if count > count_max {
             // Too many to step through at once: as far as they were counted, the rest with the next plan.
-            last = self.nth_after(first, count_max);
+            last = self.nth_after(first, until, count_max);
             self.plan.more = true;
         } else if count > 1 {
             last = self.last_slot(first, until);
@@ -298,8 +298,9 @@ impl Planner<'_> {
         high
     }
 
-    fn nth_after(&self, first: i64, n: u64) -> i64 {
-        let (mut low, mut high) = (first, self.now);
+    /// There are more up to `until`.
+    fn nth_after(&self, first: i64, until: i64, n: u64) -> i64 {
+        let (mut low, mut high) = (first, until);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             if self.trigger.schedule.count(first, middle, n) >= n {
@@ -345,14 +346,31 @@ impl Planner<'_> {
                 self.fire(slot, self.coalesced_into(slot), false);
             }
         }
-        self.plan.cursor.judged_ms = self.at;
-        self.plan.cursor.next_ms = if self.plan.more {
-            Some(self.now)
-        } else {
-            self.trigger.next_after(self.at)?
-        };
-        if self.plan.cursor.next_ms.is_none() {
+        let mut next_ms = None;
+        if !self.plan.more {
+            next_ms = self.trigger.next_after(self.at)?;
+            if next_ms.is_none() {
+                self.never_free()?;
+            }
+        }
+        if self.plan.more {
+            next_ms = Some(self.now);
+        }
+        if next_ms.is_none() {
             return self.complete();
+        }
+        self.plan.cursor.judged_ms = self.at;
+        self.plan.cursor.next_ms = next_ms;
+        Ok(())
+    }
+
+    /// Calendars leave out all that is left up to the trigger's end. It is complete now, so these slots have their verdict now: nobody
+    /// would look again when their time comes.
+    fn never_free(&mut self) -> Result<(), Broken> {
+        if let Some(end) = self.trigger.end_ms
+            && let Some(slot) = self.trigger.slot_after(self.at)?
+        {
+            self.range(slot, end, Verdict::Skipped(SkipReason::Calendar));
         }
         Ok(())
     }

@@ -215,6 +215,52 @@ fn a_calendar_is_no_misfire_and_one_row() {
 }
 
 #[test]
+fn what_a_calendar_leaves_out_before_the_end_has_its_verdict_when_the_trigger_completes() {
+    let bounded = Trigger {
+        exclusions: calendar(r#"{"name":"night","daily":[{"from":"01:00","to":"02:30"}]}"#),
+        misfire: Misfire::Skip,
+        misfire_threshold_ms: Some(0),
+        end_ms: Some(T0 + HOUR + 32 * MINUTE),
+        ..trigger(cron("*/5 * * * *"))
+    };
+    let mut cursor = first(&bounded);
+    // Looked at within the night: what is missed is judged, and what is left of the night up to the end.
+    cursor.judged_ms = T0 + 50 * MINUTE;
+    let night = at(&bounded, cursor, T0 + HOUR + 12 * MINUTE);
+    let words: Vec<_> = night
+        .ranges
+        .iter()
+        .map(|range| (range.from_ms, range.to_ms, range.verdict))
+        .collect();
+    assert_eq!(
+        words,
+        [
+            (
+                T0 + 55 * MINUTE,
+                T0 + 55 * MINUTE,
+                Verdict::Skipped(SkipReason::Misfire)
+            ),
+            (
+                T0 + HOUR,
+                T0 + HOUR + 30 * MINUTE,
+                Verdict::Skipped(SkipReason::Calendar)
+            ),
+        ]
+    );
+    assert_eq!((night.then, night.cursor.next_ms), (Then::Complete, None));
+    // With time behind the night it waits for that, and the night is judged then.
+    let longer = Trigger {
+        end_ms: Some(T0 + 3 * HOUR),
+        ..bounded
+    };
+    let night = at(&longer, cursor, T0 + HOUR + 12 * MINUTE);
+    assert_eq!(
+        (night.then, night.cursor.next_ms),
+        (Then::Waits, Some(T0 + 2 * HOUR + 30 * MINUTE))
+    );
+}
+
+#[test]
 fn only_real_fires_use_up_the_count() {
     let thrice = Trigger {
         max_fires: Some(3),
