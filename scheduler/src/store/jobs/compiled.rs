@@ -164,10 +164,10 @@ pub async fn calendars_of(tx: &mut Tx, specs: impl IntoIterator<Item = &TriggerS
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn row(id: i64, definition: &str) -> TriggerRow {
+    pub(crate) fn row(id: i64, definition: &str) -> TriggerRow {
         TriggerRow {
             id,
             job_id: 1,

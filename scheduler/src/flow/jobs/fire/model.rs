@@ -125,29 +125,12 @@ impl World {
             _ => String::new(),
         };
         let id = -i64::try_from(seed).expect("a small seed") - 1;
+        let definition = format!(r#"{{"name":"t",{schedule}{more}{bound}}}"#);
         let mut row = TriggerRow {
-            id,
             job_id: id,
-            name: "t".into(),
-            definition: format!(r#"{{"name":"t",{schedule}{more}{bound}}}"#),
-            kind: "cron".into(),
-            lane_id: 1,
-            after_job: None,
-            after_outcome: None,
             created_at_ms: created,
             judged_ms: created,
-            next_ms: None,
-            fires: 0,
-            due_ms: None,
-            phase: "waiting".into(),
-            error: String::new(),
-            run_root: None,
-            paused: false,
-            paused_until_ms: None,
-            paused_by: None,
-            pause_reason: None,
-            paused_at_ms: None,
-            frozen: false,
+            ..compiled::tests::row(id, &definition)
         };
         let calendars = night();
         let spec = compiled::trigger_spec(&row).expect("a definition");
