@@ -28,19 +28,8 @@ async fn until_shown(replica: &Replica, name: &str, trigger: &str, expected: &st
 }
 
 async fn set_paused(replica: &Replica, name: &str, paused: bool) {
-    let request = v1::SetPausedRequest {
-        names: vec![name.into()],
-        paused,
-        ..v1::SetPausedRequest::default()
-    };
-    let results = replica
-        .jobs()
-        .set_paused(request)
-        .await
-        .expect("pause")
-        .into_inner()
-        .results;
-    assert_eq!(results[0].error, None);
+    let paused = super::jobs::pause(replica, name, paused, 0).await;
+    assert_eq!(paused.error, None);
 }
 
 async fn end(runner: &mut SimRunner) -> i64 {

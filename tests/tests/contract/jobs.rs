@@ -93,7 +93,7 @@ pub async fn start(replica: &Replica, job: &str) -> v1::TriggerJobResponse {
     replica.jobs().trigger(request).await.expect("trigger").into_inner()
 }
 
-async fn pause(replica: &Replica, name: &str, paused: bool, until_ms: u64) -> v1::SetPausedResult {
+pub async fn pause(replica: &Replica, name: &str, paused: bool, until_ms: u64) -> v1::SetPausedResult {
     let request = v1::SetPausedRequest {
         names: vec![name.into()],
         paused,
