@@ -294,7 +294,7 @@ mod tests {
     }
 
     fn kept_with(spares: &Spares, folder: &Path, nobody_inside: bool) -> bool {
-        (0..200).any(|_| {
+        (0..2_000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             spares.keep(files(folder), nobody_inside)
         })
@@ -405,7 +405,7 @@ mod tests {
         let path = dir.path().join("file");
         write(&path, b"");
         let mine = OpenOptions::new().write(true).open(&path).unwrap();
-        assert!((0..200).any(|_| {
+        assert!((0..2_000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             lease(&mine, libc::F_WRLCK)
         }));

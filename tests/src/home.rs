@@ -35,6 +35,8 @@ impl Home {
             .env("SYSTOLE_URL", format!("http://127.0.0.1:{}", self.port))
             .env("USER", "tester")
             .env("SYSTOLE_LOCALE", "en")
+            // Times are shown by the zone of whoever looks.
+            .env("TZ", "UTC")
             .stdin(Stdio::null())
             .current_dir(self.dir.path());
         for name in [

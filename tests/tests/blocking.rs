@@ -54,8 +54,9 @@ fn everything_is_killed(mut system: System, replicas: usize) {
     let mut schedulers: Vec<Process> = (0..replicas).map(|index| system.scheduler(index)).collect();
     let mut agents: Vec<Process> = RUNNERS.iter().map(|name| runner(&system, name, 3)).collect();
     let cover = "blocking = \"cover_early\"\nkill_grace = \"1s\"\n[[job.trigger]]\nname = \"t\"\nfixed_rate = \"2s\"\n";
-    // It does not go at the first signal.
-    let stubborn = job(&system, "cover", "cover", "1.5", cover).replace("LASTS", "STUBBORN = \"1\", LASTS");
+    // It lasts longer than its period, so that each is covered, and does not go at the first signal: it ends by itself within its grace,
+    // or is killed after it.
+    let stubborn = job(&system, "cover", "cover", "2.6", cover).replace("LASTS", "STUBBORN = \"1\", LASTS");
     apply(
         &system,
         &[
@@ -290,7 +291,7 @@ fn d24_a_policy_holds_for_all_runners_and_for_starts_by_hand() {
                     &system,
                     "discard",
                     "discard",
-                    "2.5",
+                    "4",
                     &every_second("blocking = \"discard_later\""),
                 ),
                 job(&system, "queue", "queue", "1.5", &every_second("max_waiting = 5")),

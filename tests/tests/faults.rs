@@ -70,7 +70,9 @@ fn d29_the_listener_dies_alone() {
     let database = system.db.postgres.clone().expect("postgres");
     let listeners =
         format!("FROM pg_stat_activity WHERE datname = '{database}' AND application_name = 'systole listener'");
-    assert_eq!(system.db.sql(&format!("SELECT count(*) {listeners}")), "2");
+    until("both listen", || {
+        system.db.sql(&format!("SELECT count(*) {listeners}")) == "2"
+    });
     let before = system
         .db
         .sql(&format!("SELECT string_agg(pid::text, ',' ORDER BY pid) {listeners}"));
@@ -78,7 +80,7 @@ fn d29_the_listener_dies_alone() {
     // At once: the poll is the safety net.
     let began = Instant::now();
     assert_eq!(system.say(&["run", "--", "true"]).code, Some(0));
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     until("new listening sessions", || {
         system.db.sql(&format!("SELECT count(*) {listeners}")) == "2"
             && system
@@ -230,7 +232,7 @@ fn a_long_parked_beat_survives_the_balancer_and_a_dead_client_ends_it() {
     std::thread::sleep(Duration::from_secs(33));
     let began = Instant::now();
     assert_eq!(system.say(&["run", "--", "true"]).code, Some(0));
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     // The runner's host loses power: its parked beat must not attract a task.
     runner.kill();
     std::thread::sleep(Duration::from_secs(1));

@@ -320,7 +320,7 @@ fn d21_cancel_at_three_moments() {
     let _runner = system.runner("w", 1, &[]);
     let log = system.path("log");
     let script = format!(
-        "echo begin $SYSTOLE_TASK_ID >> {0}; sleep 5; echo end $SYSTOLE_TASK_ID >> {0}",
+        "echo begin $SYSTOLE_TASK_ID >> {0}; sleep 30; echo end $SYSTOLE_TASK_ID >> {0}",
         log.display()
     );
     // Running.
@@ -337,7 +337,7 @@ fn d21_cancel_at_three_moments() {
     );
     let task = system.until(&running, &["TERMINATED"]);
     assert!(
-        began.elapsed() < Duration::from_secs(4),
+        began.elapsed() < Duration::from_secs(10),
         "TERM ends it at once: {:?}",
         began.elapsed()
     );
@@ -884,7 +884,8 @@ fn lines_have_times_and_can_be_chosen_by_them() {
     let system = System::sqlite();
     let _scheduler = system.scheduler(0);
     let _runner = system.runner("a", 1, &[]);
-    let id = system.submit(&["--shell", "echo one; echo two; sleep 1.5; echo three; printf four"]);
+    // The first two by one write, so that one look sees both.
+    let id = system.submit(&["--shell", "printf 'one\\ntwo\\n'; sleep 2.5; echo three; printf four"]);
     system.until(&id, &["FINISHED"]);
     let text = String::from_utf8(logs(&system, &["--timestamps", &id]).0).expect("text");
     let lines: Vec<(i64, &str)> = text

@@ -154,10 +154,12 @@ fn too_few_descriptors_stop_new_tasks_and_none_fails() {
     let _warden = system.start("w-warden", &mut warden);
     let _runner = system.runner("w", 16, &["--external-warden"]);
     until("the runner is there", || runners(&system).len() == 16);
-    let ids: Vec<String> = (0..16)
-        .map(|_| system.submit(&["--shell", "sleep 1; echo done"]))
-        .collect();
+    // All at once, however long it takes to submit them.
+    let go = system.path("go");
+    let script = format!("until test -e {}; do sleep 0.05; done; echo done", go.display());
+    let ids: Vec<String> = (0..16).map(|_| system.submit(&["--shell", &script])).collect();
     until("the fault is told", || fault(&system).as_deref() == Some("file_limit"));
+    std::fs::write(&go, "").expect("written");
     for id in ids {
         let mut id = id;
         loop {
@@ -208,7 +210,7 @@ fn schedulers_that_are_away_for_longer_than_the_limit_lose_no_result_and_no_outp
         .map(|n| {
             system.submit(&[
                 "--shell",
-                &format!("echo begin; sleep {}; seq 1 20000; exit {n}", n * 5),
+                &format!("echo begin; sleep {}; seq 1 20000; exit {n}", n * 8),
             ])
         })
         .collect();

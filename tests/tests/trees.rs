@@ -68,7 +68,8 @@ fn d10_daemons_that_a_task_leaves_behind_are_ended_and_counted() {
     let _scheduler = system.scheduler(0);
     let _runner = system.runner("w", 4, &[]);
     let case = format!("CASE=daemons-{}", std::process::id());
-    let script = "(setsid sh -c '(setsid sleep 1000 &); sleep 1000' &) ; seq 1 200000";
+    // It ends when the daemons are there, and not before.
+    let script = "(setsid sh -c '(setsid sleep 1000 &); echo > up; sleep 1000' &) ; until [ -e up ]; do sleep 0.01; done; seq 1 200000";
     let began = Instant::now();
     let id = system.submit(&["--env", &case, "--", "sh", "-c", script]);
     let task = system.until(&id, &["FINISHED", "FAILED"]);

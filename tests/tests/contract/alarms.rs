@@ -241,7 +241,7 @@ async fn a_silence_holds_back_what_a_success_puts_right(db: TestDb) {
 async fn a_silence_that_ends_in_trouble_tells_of_all_of_it(db: TestDb) {
     let receiver = Receiver::start();
     let replica = replica(&db, &receiver).await;
-    let rules = json!([{"when": "failure", "silence": "1s", "to": ["hook"]}, {"when": "recovery", "to": ["hook"]}]);
+    let rules = json!([{"when": "failure", "silence": "3s", "to": ["hook"]}, {"when": "recovery", "to": ["hook"]}]);
     put(&replica, with_alarms("a", &rules)).await;
     let mut runner = SimRunner::new(&replica, "h", 0);
     run(&replica, &mut runner, "a", "exit_code").await;

@@ -470,7 +470,7 @@ async fn a_pause_of_a_job_ends_for_each_of_its_triggers(db: TestDb) {
     let replica = Replica::start(&db).await;
     let triggers = json!({"trigger": [{"name": "first", "fixed_rate": "1h"}, {"name": "second", "fixed_rate": "1h"}]});
     put(&replica, job("a", &triggers)).await;
-    let until = u64::try_from(systole_shared::clock::now_ms() + 1_500).expect("after 1970");
+    let until = u64::try_from(systole_shared::clock::now_ms() + 3_000).expect("after 1970");
     pause(&replica, "a", true, until).await;
     // As if ten slots of each had passed in the pause, and the second were looked at later than the first.
     let ms = 10 * 3_600_000 + 1_800_000;

@@ -113,7 +113,11 @@ fn the_first_hour_of_a_data_engineer() {
     let id = night.is(0, &[]).after("task ");
     drop((her, second));
     let mut morning = Person::at(&home);
-    morning.types(&format!("systole show {id}")).is(0, &["RUNNING"]);
+    morning
+        .types(&format!(
+            "for i in $(seq 60); do systole show {id} | grep -q RUNNING && break; sleep 0.5; done; systole show {id}"
+        ))
+        .is(0, &["RUNNING"]);
     morning
         .types(&format!("touch proj/morning; systole wait {id}"))
         .is(9, &["FAILED exit code 9"]);

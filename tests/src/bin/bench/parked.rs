@@ -10,6 +10,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use systole_tests::TestDb;
 
+/// The default of `--beat`.
+const BEAT: Duration = Duration::from_secs(30);
+
 /// Memory and CPU of a scheduler with parked runners.
 pub async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u32]) -> Result<()> {
     const SLOTS: u32 = 100;
@@ -37,14 +40,15 @@ pub async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u
             "KiB",
             format!("{} connections, {SLOTS} slots each", count / SLOTS),
         );
+        // As long as a beat takes: each runner comes once.
         let cpu = process.cpu();
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        let used = (process.cpu() - cpu) / 10.0 * 100.0;
+        tokio::time::sleep(BEAT).await;
+        let used = (process.cpu() - cpu) / BEAT.as_secs_f64() * 100.0;
         report.add(
             format!("(e) scheduler CPU, {count} parked"),
             used,
             "% core",
-            "over 10 s; a beat each 30 s",
+            "over 30 s, in which each beats once",
         );
         simulated.shutdown().await;
     }
