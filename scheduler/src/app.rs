@@ -7,8 +7,8 @@ use crate::flow::notify::{Channels, Notifier};
 use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
 use crate::loops::{
-    self, admit, backfill, callbacks, chains, expire, fire, job_files, lateness, life_sign, poll, reaper, retention,
-    route, sets, watchdog,
+    self, admit, backfill, callbacks, chains, expire, fire, job_files, lateness, life_sign, outlook, poll, reaper,
+    retention, route, sets, watchdog,
 };
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError};
@@ -168,7 +168,8 @@ async fn context(
     context.tokens.set(context.db.tokens().await?);
     let asked = crate::clock::boottime_ms();
     alarms::saw_time(&context, asked, context.db.now_ms().await?).await;
-    alarms::look_for_hosts_ahead(&context, i64::MAX).await?;
+    let ahead = context.db.ahead().await?;
+    alarms::look_for_hosts_ahead(&context, i64::MAX, ahead).await?;
     Ok(context)
 }
 
@@ -220,6 +221,7 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("lateness", Arc::clone(ctx), lateness::run));
     tokio::spawn(loops::keep_running("life sign", Arc::clone(ctx), life_sign::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));
+    tokio::spawn(loops::keep_running("outlook", Arc::clone(ctx), outlook::run));
     tokio::spawn(loops::keep_running("pulse", Arc::clone(ctx), poll::pulse));
     tokio::spawn(loops::keep_running("watchdog", Arc::clone(ctx), watchdog::run));
     tokio::spawn(loops::keep_running("reaper", Arc::clone(ctx), reaper::run));

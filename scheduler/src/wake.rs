@@ -55,8 +55,12 @@ pub struct Wake {
     pub fire: Notify,
     /// Rings for the choice of hosts.
     pub route: Notify,
-    /// Rings for broadcasts.
+    /// Rings for broadcasts: members ended, or are to be ended.
     pub sets: Notify,
+    /// Rings for broadcasts whose members are not made yet.
+    pub spread: Notify,
+    /// Rings for the timeouts of tasks that do not run yet.
+    pub timeouts: Notify,
     /// Rings for what is to be done about chains of jobs.
     pub chains: Notify,
     /// Rings for backfills: there may be room for the next fires.
@@ -84,6 +88,8 @@ impl Wake {
             fire: Notify::new(),
             route: Notify::new(),
             sets: Notify::new(),
+            spread: Notify::new(),
+            timeouts: Notify::new(),
             chains: Notify::new(),
             backfills: Notify::new(),
             callbacks: Notify::new(),

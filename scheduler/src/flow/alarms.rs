@@ -4,6 +4,7 @@ use super::Refusal;
 use crate::clock::boottime_ms;
 use crate::context::Context;
 use crate::store::StoreError;
+use crate::store::holds::AheadRow;
 use std::collections::HashSet;
 use systole_shared::error::Code;
 use systole_shared::policy::clock::{ClockChange, ClockHold};
@@ -152,9 +153,9 @@ pub async fn saw_time(ctx: &Context, asked_boot_ms: i64, db_ms: i64) {
     }
 }
 
-/// Stores which hosts were found ahead, reads what all replicas found, and moves the ids past them. `newest`: the ids as
-/// they were read before.
-pub async fn look_for_hosts_ahead(ctx: &Context, newest: i64) -> Result<(), StoreError> {
+/// Stores which hosts were found ahead, takes note of what all replicas found (`rows`), and moves the ids past them. `newest`: the
+/// ids as they were read before the rows.
+pub async fn look_for_hosts_ahead(ctx: &Context, newest: i64, mut rows: Vec<AheadRow>) -> Result<(), StoreError> {
     let new = ctx.ahead.take_new();
     if !new.is_empty() {
         let hosts: HashSet<String> = new.iter().map(|(host, _)| host.clone()).collect();
@@ -169,8 +170,8 @@ pub async fn look_for_hosts_ahead(ctx: &Context, newest: i64) -> Result<(), Stor
             "these hosts have held newer tasks than the database knows: it was set back, or this is another cluster. They get no new \
              tasks until a person has looked: systole admin alarms"
         );
+        rows = ctx.db.ahead().await?;
     }
-    let rows = ctx.db.ahead().await?;
     // Known since an earlier look.
     let known = ctx.ahead.hosts();
     let highest = rows

@@ -12,10 +12,9 @@ use systole_shared::time::format_utc;
 /// Steps of one look, each for 2,000 triggers; the next look goes on.
 const THAW_STEPS_MAX: u32 = 50;
 
-/// Looks at what is frozen: takes note, ends what is over as far as the clock is believed, and lets triggers that were put
+/// What was read as frozen just now: takes note, ends what is over as far as the clock is believed, and lets triggers that were put
 /// aside be looked at.
-pub async fn look(ctx: &Context) -> Result<(), StoreError> {
-    let mut frozen = ctx.db.frozen().await?;
+pub async fn saw(ctx: &Context, mut frozen: Frozen) -> Result<(), StoreError> {
     let over = |until_ms: i64| {
         frozen
             .freezes

@@ -15,7 +15,7 @@ use systole_shared::time::{format_duration, format_utc};
 use tokio::sync::Notify;
 
 /// Leases that one replica watches.
-const WATCHED_MAX: i64 = 10_000;
+pub const WATCHED_MAX: i64 = 10_000;
 
 /// What this replica has seen of leases, by its own clock, and who waits here.
 #[derive(Debug, Default)]
@@ -126,9 +126,14 @@ impl Drop for Waiter<'_> {
 
 /// Takes a look, for the replica's own observation; and lets those that wait try again.
 pub async fn look(ctx: &Context) -> Result<(), StoreError> {
-    ctx.leases.look(ctx.db.held_leases(WATCHED_MAX).await?);
-    ctx.leases.ring();
+    saw(ctx, ctx.db.held_leases(WATCHED_MAX).await?);
     Ok(())
+}
+
+/// As [`look`], of what was read just now.
+pub fn saw(ctx: &Context, held: Vec<HeldRow>) {
+    ctx.leases.look(held);
+    ctx.leases.ring();
 }
 
 /// Acquires, and waits for up to `wait_ms` for one that is held. Nobody stands in line: whoever tries first gets it.

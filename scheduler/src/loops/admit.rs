@@ -50,9 +50,9 @@ async fn tick(ctx: &Context) -> Result<Duration, crate::store::StoreError> {
 }
 
 fn wait(ctx: &Context, next_ms: Option<i64>) -> Duration {
-    let poll = ctx.config.timing.poll;
+    let rest = super::outlook::rest(ctx);
     match next_ms {
-        Some(ms) => Duration::from_millis(u64::try_from(ms).unwrap_or(0)).min(poll),
-        None => poll,
+        Some(ms) => Duration::from_millis(u64::try_from(ms).unwrap_or(0)).min(rest),
+        None => rest,
     }
 }

@@ -42,7 +42,7 @@ pub async fn run(ctx: Arc<Context>) {
         while let Some(done) = under_way.tasks.try_join_next_with_id() {
             under_way.over(done);
         }
-        let mut next = ctx.config.timing.poll;
+        let mut next = super::outlook::rest(&ctx);
         match due(&ctx, lease_ms, &under_way.channels).await {
             Ok((alarms, wait)) => {
                 let more = !alarms.is_empty();
@@ -58,7 +58,10 @@ pub async fn run(ctx: Arc<Context>) {
                 }
                 next = next.min(wait);
             }
-            Err(error) => tracing::warn!(%error, "alarms"),
+            Err(error) => {
+                tracing::warn!(%error, "alarms");
+                next = ctx.config.timing.poll;
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(next) => {}

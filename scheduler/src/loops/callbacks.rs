@@ -53,7 +53,7 @@ pub async fn run(ctx: Arc<Context>) {
         while let Some(done) = under_way.tasks.try_join_next_with_id() {
             under_way.over(done);
         }
-        let mut next = ctx.config.timing.poll;
+        let mut next = super::outlook::rest(&ctx);
         match due(&ctx, lease_ms, &under_way.places).await {
             Ok((deliveries, wait)) => {
                 let more = !deliveries.is_empty();
@@ -70,7 +70,10 @@ pub async fn run(ctx: Arc<Context>) {
                 }
                 next = next.min(wait);
             }
-            Err(error) => tracing::warn!(%error, "callbacks"),
+            Err(error) => {
+                tracing::warn!(%error, "callbacks");
+                next = ctx.config.timing.poll;
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(next) => {}

@@ -15,8 +15,10 @@ pub async fn run(ctx: Arc<Context>) {
                 ctx.config.timing.poll
             }
         };
-        if !super::pause(&ctx, wait).await {
-            return;
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = ctx.wake.timeouts.notified() => {}
+            () = ctx.draining.cancelled() => return,
         }
     }
 }
@@ -41,11 +43,11 @@ async fn tick(ctx: &Context) -> Result<Duration, StoreError> {
         // Somebody else has them in hand: no reason to ask again and again.
         (true, 0) => poll,
         (true, _) => Duration::ZERO,
-        // A task that is submitted meanwhile may expire before all that are known: never longer than the poll.
+        // A task that is submitted meanwhile may expire before all that are known: the outlook rings for it.
         (false, _) => [next.queue_ms, next.start_ms]
             .into_iter()
             .flatten()
             .map(|ms| Duration::from_millis(ms.unsigned_abs()))
-            .fold(poll, Duration::min),
+            .fold(super::outlook::rest(ctx), Duration::min),
     })
 }

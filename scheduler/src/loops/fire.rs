@@ -29,11 +29,14 @@ pub async fn run(ctx: Arc<Context>) {
 /// Fires what is due. Returns how long to wait.
 async fn tick(ctx: &Context) -> Result<Duration, StoreError> {
     let poll = ctx.config.timing.poll;
-    // Without a write when nothing is due, so that an idle database stays idle. Another replica may have changed what is due
-    // next: never longer than the poll.
+    // Without a write when nothing is due, so that an idle database stays idle. What another replica has changed meanwhile is rung
+    // for by the outlook.
     match ctx.db.next_trigger().await? {
         Some(ms) if ms <= 0 => {}
-        next => return Ok(next.map_or(poll, |ms| Duration::from_millis(ms.unsigned_abs()).min(poll))),
+        next => {
+            let rest = super::outlook::rest(ctx);
+            return Ok(next.map_or(rest, |ms| Duration::from_millis(ms.unsigned_abs()).min(rest)));
+        }
     }
     let Some(until_ms) = ctx.clock.until_ms() else {
         return Ok(poll);

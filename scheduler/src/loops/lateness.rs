@@ -47,11 +47,12 @@ async fn tick(ctx: &Context, slow_looked_ms: &mut i64) -> Result<Duration, Store
         *slow_looked_ms = now;
         late::look_for_slow(ctx, until_ms).await?;
     }
+    let rest = super::outlook::rest(ctx).min(ctx.config.timing.check);
     Ok(if done > 0 {
         Duration::ZERO
     } else {
         next.due_in_ms
             .filter(|&ms| ms > 0)
-            .map_or(poll, |ms| Duration::from_millis(ms.unsigned_abs()).min(poll))
+            .map_or(rest, |ms| Duration::from_millis(ms.unsigned_abs()).min(rest))
     })
 }

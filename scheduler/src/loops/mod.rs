@@ -10,6 +10,7 @@ pub mod fire;
 pub mod job_files;
 pub mod lateness;
 pub mod life_sign;
+pub mod outlook;
 pub mod poll;
 pub mod reaper;
 pub mod retention;

@@ -5,6 +5,7 @@ use crate::clock::boottime_ms;
 use crate::context::Context;
 use crate::flow::{alarms, freezes, leases};
 use crate::store::StoreError;
+use crate::store::lost::TerminatingRow;
 use crate::wake::Message;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,54 +65,43 @@ pub async fn pulse(ctx: Arc<Context>) {
 
 /// Looks at everything that a notification may have told.
 async fn tick(ctx: &Context) -> Result<(), StoreError> {
-    ctx.tokens.set(ctx.db.tokens().await?);
+    let look = ctx
+        .db
+        .look(ctx.lanes.newest() - LANE_OVERLAP, leases::WATCHED_MAX)
+        .await?;
+    ctx.tokens.set(look.tokens);
     let used = ctx.tokens.take_used();
     if !used.is_empty() {
         ctx.db.tokens_used(used, crate::auth::USED_WRITE_MS).await?;
     }
-    for (id, lane) in ctx.db.lanes_after(ctx.lanes.newest() - LANE_OVERLAP).await? {
+    for (id, lane) in look.lanes {
         ctx.lanes.add(id, lane);
     }
-    let newest = ctx.db.newest_task_id().await?;
     // Before the ids are known here: they may have been moved past what these hosts have named.
-    alarms::look_for_hosts_ahead(ctx, newest).await?;
-    ctx.newest_task_id.fetch_max(newest, Ordering::Relaxed);
-    lift_cordons(ctx).await?;
-    freezes::look(ctx).await?;
-    leases::look(ctx).await?;
-    let (lanes, targets) = ctx.db.work().await?;
+    alarms::look_for_hosts_ahead(ctx, look.newest_task_id, look.ahead).await?;
+    ctx.newest_task_id.fetch_max(look.newest_task_id, Ordering::Relaxed);
+    freezes::saw(ctx, look.frozen).await?;
+    leases::saw(ctx, look.leases);
+    let (lanes, targets) = look.work;
     ctx.parked.offer_all();
     if !lanes.is_empty() || !targets.is_empty() {
         ctx.wake.work_here(&lanes, &targets);
     }
-    look_for_stops(ctx).await
-}
-
-/// Opens runners whose cordon is over, as far as the clock is believed. More than one step's worth waits for the next poll.
-async fn lift_cordons(ctx: &Context) -> Result<(), StoreError> {
-    // Without a write when nothing is due, so that an idle database stays idle.
-    if !ctx.db.cordons_over().await? {
-        return Ok(());
-    }
-    let Some(until_ms) = ctx.clock.until_ms() else {
-        return Ok(());
-    };
-    let lifted = ctx.db.lift_cordons(until_ms).await?;
-    if lifted > 0 {
-        tracing::info!(lifted, "cordons ended, as their time is over");
-        ctx.wake.everything();
-    }
+    stop(ctx, &look.terminating);
     Ok(())
 }
 
 async fn look_for_stops(ctx: &Context) -> Result<(), StoreError> {
-    if ctx.parked.is_empty() {
-        return Ok(());
-    }
-    for task in ctx.db.terminating_tasks().await? {
-        ctx.parked.stop(&task.host, task.slot, task.id);
+    if !ctx.parked.is_empty() {
+        stop(ctx, &ctx.db.terminating_tasks().await?);
     }
     Ok(())
+}
+
+fn stop(ctx: &Context, tasks: &[TerminatingRow]) {
+    for task in tasks {
+        ctx.parked.stop(&task.host, task.slot, task.id);
+    }
 }
 
 /// Sends what this replica has to tell, collected.

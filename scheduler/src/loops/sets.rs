@@ -14,13 +14,16 @@ pub async fn run(ctx: Arc<Context>) {
         if look {
             looked = Some(Instant::now());
         }
+        let mut rest = super::outlook::rest(&ctx).min(ctx.config.timing.check);
         if let Err(error) = pass(&ctx, told, look).await {
             tracing::warn!(%error, "broadcasts");
+            rest = ctx.config.timing.poll;
         }
         // A member that ended elsewhere is looked after there; what was forgotten is found with the next look.
         told = tokio::select! {
             () = ctx.wake.sets.notified() => true,
-            () = tokio::time::sleep(ctx.config.timing.poll) => false,
+            () = ctx.wake.spread.notified() => false,
+            () = tokio::time::sleep(rest) => false,
             () = ctx.draining.cancelled() => return,
         };
     }

@@ -26,7 +26,7 @@ static ADMIT: Sql = Sql::new(
          AND (job_id IS NULL OR EXISTS (SELECT 1 FROM job AS j WHERE j.id = task.job_id)) ORDER BY run_at_ms, id LIMIT 1000 {skip_locked}) \
      RETURNING id, lane_id, target_host",
 );
-static NEXT_DUE: Sql = Sql::new(
+pub(super) static NEXT_DUE: Sql = Sql::new(
     "next_due",
     "SELECT min(run_at_ms) - {now} AS n FROM task WHERE status = 1 AND waiting_ms IS NULL",
 );
@@ -174,6 +174,16 @@ pub struct Cleaned {
     pub cursor: Option<i64>,
 }
 
+/// Lanes and target hosts with QUEUED tasks.
+pub(super) async fn read_work(tx: &mut Tx) -> Result<(Vec<i64>, Vec<String>), StoreError> {
+    let lanes: Vec<OnlyId> = tx.all(&LANES_WITH_WORK, vec![]).await?;
+    let targets: Vec<OnlyHost> = tx.all(&TARGETS_WITH_WORK, vec![]).await?;
+    Ok((
+        lanes.into_iter().map(|row| row.id).collect(),
+        targets.into_iter().map(|row| row.host).collect(),
+    ))
+}
+
 impl Db {
     /// Delayed tasks whose time has come, and is not after `until_ms`, become QUEUED, a bounded number. Also: ms until the
     /// next is due.
@@ -204,17 +214,7 @@ impl Db {
 
     /// Lanes and target hosts with QUEUED tasks, from the beginning of their ranges.
     pub async fn work(&self) -> Result<(Vec<i64>, Vec<String>), StoreError> {
-        self.read("work", |tx| {
-            Box::pin(async move {
-                let lanes: Vec<OnlyId> = tx.all(&LANES_WITH_WORK, vec![]).await?;
-                let targets: Vec<OnlyHost> = tx.all(&TARGETS_WITH_WORK, vec![]).await?;
-                Ok((
-                    lanes.into_iter().map(|row| row.id).collect(),
-                    targets.into_iter().map(|row| row.host).collect(),
-                ))
-            })
-        })
-        .await
+        self.read("work", |tx| Box::pin(read_work(tx))).await
     }
 
     /// One bounded step: deletes ended tasks among the next 100 after `cursor` that ended before `keep_ms` ago.

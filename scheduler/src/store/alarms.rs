@@ -53,7 +53,7 @@ static SILENCE_HELD: Sql = Sql::new(
     "UPDATE alarm SET status = 'silenced', settled_at_ms = {now} WHERE job_id {among:$1} AND status = 'held' \
        AND kind IN ('failure', 'late')",
 );
-static NEXT_ALARM: Sql = Sql::new(
+pub(super) static NEXT_ALARM: Sql = Sql::new(
     "next_alarm",
     "SELECT min(next_at_ms) - {now} AS n FROM alarm WHERE status IN ('pending', 'held')",
 );

@@ -14,7 +14,7 @@ use super::sql::Sql;
 /// Tasks of one step.
 pub const STEP_MAX: i64 = 1_000;
 
-static NEXT_TIMEOUTS: Sql = Sql::new(
+pub(super) static NEXT_TIMEOUTS: Sql = Sql::new(
     "next_timeouts",
     "SELECT (SELECT eligible_at_ms + queue_timeout_ms FROM task WHERE status = 2 AND queue_timeout_ms IS NOT NULL \
        ORDER BY eligible_at_ms + queue_timeout_ms LIMIT 1) - {now} AS queue_ms, \

@@ -35,7 +35,7 @@ static RUNNERS_OF: Sql = Sql::new(
     "runners_of",
     "SELECT count(*) AS n, {now} AS now_ms FROM runner WHERE host = $1 AND ($2 = -1 OR slot = $2)",
 );
-static CORDONS_OVER: Sql = Sql::new(
+pub(super) static CORDONS_OVER: Sql = Sql::new(
     "cordons_over",
     "SELECT EXISTS (SELECT 1 FROM host WHERE cordon_until_ms <= {now}) \
        OR EXISTS (SELECT 1 FROM runner WHERE cordon_until_ms <= {now}) AS any_over",
@@ -119,11 +119,6 @@ struct Known {
 }
 
 #[derive(sqlx::FromRow)]
-struct AnyOver {
-    any_over: bool,
-}
-
-#[derive(sqlx::FromRow)]
 struct OnlyHost {
     host: String,
 }
@@ -179,16 +174,6 @@ impl Db {
             })
         })
         .await
-    }
-
-    /// Whether a cordon is over, without a write.
-    pub async fn cordons_over(&self) -> Result<bool, StoreError> {
-        let row: AnyOver = self
-            .read("cordons_over", |tx| {
-                Box::pin(async move { tx.one(&CORDONS_OVER, vec![]).await })
-            })
-            .await?;
-        Ok(row.any_over)
     }
 
     /// Ends cordons whose time is over, and not after `until_ms`; a bounded number. Returns how many hosts and slots.

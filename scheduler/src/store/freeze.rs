@@ -181,7 +181,7 @@ pub async fn since(tx: &mut Tx, ended_ms: i64) -> Result<Vec<Freeze>, StoreError
     Ok(rows.into_iter().map(Into::into).collect())
 }
 
-async fn in_force(tx: &mut Tx) -> Result<Frozen, StoreError> {
+pub(super) async fn in_force(tx: &mut Tx) -> Result<Frozen, StoreError> {
     let rows: Vec<StateRow> = tx.all(&IN_FORCE, vec![]).await?;
     let Some(first) = rows.first() else {
         return Err(StoreError::Other("freeze_state has no row".into()));

@@ -89,6 +89,10 @@ struct Ms {
     ms: i64,
 }
 
+pub(super) async fn read_ahead(tx: &mut Tx) -> Result<Vec<AheadRow>, StoreError> {
+    tx.all(&AHEAD, vec![]).await
+}
+
 impl Db {
     /// Remembers hosts that are ahead.
     pub async fn put_ahead(&self, hosts: Vec<(String, i64)>) -> Result<(), StoreError> {
@@ -113,8 +117,7 @@ impl Db {
     }
 
     pub async fn ahead(&self) -> Result<Vec<AheadRow>, StoreError> {
-        self.read("ahead", |tx| Box::pin(async move { tx.all(&AHEAD, vec![]).await }))
-            .await
+        self.read("ahead", |tx| Box::pin(read_ahead(tx))).await
     }
 
     /// A person says that the database is as it is to be: hosts that are ahead get tasks again. Returns how many.

@@ -216,6 +216,10 @@ async fn acquire(
     Ok(Acquired::Granted(tx.one(&TAKE, args).await?))
 }
 
+pub(super) async fn read_held(tx: &mut Tx, limit: i64) -> Result<Vec<HeldRow>, StoreError> {
+    tx.all(&HELD, vec![limit.into()]).await
+}
+
 impl Db {
     pub async fn acquire_lease(
         &self,
@@ -309,10 +313,7 @@ impl Db {
 
     /// For the watch of this replica: those that can be over first.
     pub async fn held_leases(&self, limit: i64) -> Result<Vec<HeldRow>, StoreError> {
-        self.read("held_leases", move |tx| {
-            Box::pin(async move { tx.all(&HELD, vec![limit.into()]).await })
-        })
-        .await
+        self.read("held_leases", move |tx| Box::pin(read_held(tx, limit))).await
     }
 
     /// Forgets leases that nobody has held for a day.

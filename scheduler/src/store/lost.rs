@@ -66,6 +66,10 @@ struct OnlyId {
     id: i64,
 }
 
+pub(super) async fn read_terminating(tx: &mut Tx) -> Result<Vec<TerminatingRow>, StoreError> {
+    tx.all(&TERMINATING_TASKS, vec![]).await
+}
+
 impl Db {
     pub async fn runners_seen(&self) -> Result<Vec<SeenRow>, StoreError> {
         self.read("reaper", |tx| {
@@ -91,10 +95,7 @@ impl Db {
 
     /// Tasks whose runners must be told to end them.
     pub async fn terminating_tasks(&self) -> Result<Vec<TerminatingRow>, StoreError> {
-        self.read("terminating", |tx| {
-            Box::pin(async move { tx.all(&TERMINATING_TASKS, vec![]).await })
-        })
-        .await
+        self.read("terminating", |tx| Box::pin(read_terminating(tx))).await
     }
 }
 

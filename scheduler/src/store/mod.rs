@@ -37,6 +37,7 @@ pub mod latency;
 pub mod lease;
 pub mod listen;
 pub mod live;
+pub mod look;
 pub mod lost;
 pub mod outbox;
 pub mod output;
@@ -52,7 +53,9 @@ pub use error::StoreError;
 
 /// Every statement that both databases must prepare. For a test.
 pub fn statements() -> Vec<&'static sql::Sql> {
+    let joined: &[&sql::Sql] = &[&look::OUTLOOK];
     [
+        joined,
         admin::STATEMENTS,
         alarms::STATEMENTS,
         audit::STATEMENTS,

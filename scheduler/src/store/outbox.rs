@@ -30,7 +30,7 @@ static CALLBACK_DONE: Sql = Sql::new(
     "callback_done",
     "UPDATE task SET status = 6 WHERE id = $1 AND status = 5 RETURNING id",
 );
-static NEXT_CALLBACK: Sql = Sql::new(
+pub(super) static NEXT_CALLBACK: Sql = Sql::new(
     "next_callback",
     "SELECT min(next_at_ms) - {now} AS n FROM callback WHERE status = 'pending'",
 );

@@ -55,6 +55,16 @@ impl Sql {
         Self { name, text, params }
     }
 
+    /// One statement made of the texts of others, at run time and once: it stays for the life of the process.
+    pub fn joined(name: &'static str, text: String) -> Self {
+        Self::new(name, Box::leak(text.into_boxed_str()))
+    }
+
+    /// With its tokens, to be a part of another one.
+    pub fn text(&self) -> &'static str {
+        self.text
+    }
+
     /// The text for one database. Rendered once and kept: the number of statements is fixed.
     pub fn render(&'static self, dialect: Dialect) -> &'static str {
         static RENDERED: LazyLock<Mutex<HashMap<(&'static str, Dialect), &'static str>>> =

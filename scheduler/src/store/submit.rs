@@ -266,12 +266,7 @@ impl Db {
 
     /// Lanes with a higher id, by id.
     pub async fn lanes_after(&self, id: i64) -> Result<Vec<(i64, Lane)>, StoreError> {
-        let rows: Vec<LaneRow> = self
-            .read("lanes", move |tx| {
-                Box::pin(async move { tx.all(&LANES_AFTER, vec![id.into()]).await })
-            })
-            .await?;
-        rows.into_iter().map(LaneRow::parse).collect()
+        self.read("lanes", move |tx| Box::pin(read_lanes_after(tx, id))).await
     }
 
     /// Stores tasks in one transaction. `batch_key` is unique to this batch: when the outcome of the
@@ -283,6 +278,11 @@ impl Db {
         })
         .await
     }
+}
+
+pub(super) async fn read_lanes_after(tx: &mut Tx, id: i64) -> Result<Vec<(i64, Lane)>, StoreError> {
+    let rows: Vec<LaneRow> = tx.all(&LANES_AFTER, vec![id.into()]).await?;
+    rows.into_iter().map(LaneRow::parse).collect()
 }
 
 async fn put_tasks(tx: &mut Tx, batch_key: &str, tasks: &[NewTask]) -> Result<Vec<Stored>, StoreError> {

@@ -1,7 +1,7 @@
 //! Tokens: those of the first start, and those that people make. Only the SHA-256 of a secret is stored.
 
 use super::audit::audit_with;
-use super::db::{Class, Db, batch};
+use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::sql::Sql;
 use systole_shared::limits::{TOKEN_GONE_KEEP_MS, TOKENS_MAX};
@@ -131,10 +131,13 @@ struct OnlyName {
     name: String,
 }
 
+pub(super) async fn read_tokens(tx: &mut Tx) -> Result<Vec<TokenRow>, StoreError> {
+    tx.all(&TOKENS, vec![]).await
+}
+
 impl Db {
     pub async fn tokens(&self) -> Result<Vec<TokenRow>, StoreError> {
-        self.read("tokens", |tx| Box::pin(async move { tx.all(&TOKENS, vec![]).await }))
-            .await
+        self.read("tokens", |tx| Box::pin(read_tokens(tx))).await
     }
 
     /// A token of the first start. True when this replica's was stored; false when another one was first.

@@ -53,7 +53,7 @@ static LOCK_RUNNING: Sql = Sql::new(
         " FROM backfill WHERE id = $1 AND state = 'running' {skip_locked}"
     ),
 );
-static RUNNING: Sql = Sql::new(
+pub(in crate::store) static RUNNING: Sql = Sql::new(
     "running_backfills",
     "SELECT id FROM backfill WHERE state = 'running' ORDER BY id LIMIT 100",
 );

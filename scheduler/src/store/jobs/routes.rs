@@ -26,7 +26,7 @@ macro_rules! is_due {
     };
 }
 
-static ANY_DUE: Sql = Sql::new(
+pub(in crate::store) static ANY_DUE: Sql = Sql::new(
     "any_route_due",
     concat!("SELECT EXISTS (SELECT 1 FROM task WHERE ", is_due!(), ") AS due"),
 );

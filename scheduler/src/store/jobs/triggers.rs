@@ -16,7 +16,7 @@ macro_rules! trigger_columns {
     };
 }
 
-static NEXT_DUE: Sql = Sql::new(
+pub(in crate::store) static NEXT_DUE: Sql = Sql::new(
     "next_trigger",
     "SELECT min(due_ms) - {now} AS n FROM job_trigger WHERE due_ms IS NOT NULL",
 );

@@ -11,7 +11,7 @@ pub const STEP_MAX: i64 = 256;
 const LATE_MAX: i64 = 100;
 
 /// In one read, so that a quiet cluster asks one question: rules that are due, and definitions that are not watched yet.
-static NEXT_LOOK: Sql = Sql::new(
+pub(in crate::store) static NEXT_LOOK: Sql = Sql::new(
     "next_look",
     "SELECT (SELECT min(due_ms) FROM alarm_watch WHERE due_ms IS NOT NULL) - {now} AS due_in_ms, \
        (SELECT min(id) FROM job WHERE watched_version <> version) AS unwatched, \
