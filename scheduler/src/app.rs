@@ -204,6 +204,7 @@ fn start_duties(ctx: &Arc<Context>) {
     for _ in 0..beats {
         tokio::spawn(keep_working("beats", Arc::clone(ctx), heartbeat::worker));
     }
+    tokio::spawn(keep_working("quiet beats", Arc::clone(ctx), heartbeat::quiet_worker));
     for _ in 0..submits {
         tokio::spawn(keep_working("submissions", Arc::clone(ctx), submit::worker));
     }

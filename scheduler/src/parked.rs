@@ -67,6 +67,8 @@ struct Inner {
     entries: HashMap<Key, Entry>,
     /// Idle runners by group, the longest waiting first. May name entries that are gone.
     idle: HashMap<usize, VecDeque<(Key, i64)>>,
+    /// Some were set aside since all were offered.
+    any_aside: bool,
 }
 
 #[derive(Debug, Default)]
@@ -192,6 +194,7 @@ impl Parked {
             if offer_again {
                 answered.extend(inner.insert(entry));
             } else {
+                inner.any_aside = true;
                 inner.entries.insert(entry.key.clone(), entry);
             }
         }
@@ -201,9 +204,12 @@ impl Parked {
         }
     }
 
-    /// Offers every idle beat again, also those that were set aside (cordoned then).
+    /// Offers every idle beat again, also those that were set aside (cordoned then). Where none was, all are offered already.
     pub fn offer_all(&self) {
         let mut inner = self.lock();
+        if !std::mem::take(&mut inner.any_aside) {
+            return;
+        }
         let mut idle: HashMap<usize, VecDeque<(Key, i64)>> = HashMap::new();
         for entry in inner.entries.values_mut().filter(|entry| entry.idle) {
             entry.aside = false;
@@ -326,6 +332,31 @@ mod tests {
         parked.put_back(taken, true);
         let taken = parked.take_idle(&all(), &HashSet::new(), 1);
         assert_eq!(taken[0].key.1, 2);
+    }
+
+    #[test]
+    fn what_was_set_aside_is_offered_again_with_all_others() {
+        let parked = Arc::new(Parked::default());
+        let _tickets: Vec<Ticket> = (0..2).map(|slot| park(&parked, slot, 1)).collect();
+        let first = parked.take_idle(&all(), &HashSet::new(), 1);
+        parked.put_back(first, false);
+        let others = parked.take_idle(&all(), &HashSet::new(), 9);
+        assert_eq!(others.iter().map(|entry| entry.key.1).collect::<Vec<_>>(), [1]);
+        parked.put_back(others, true);
+        for _ in 0..2 {
+            parked.offer_all();
+            let mut slots: Vec<i64> = parked
+                .take_idle(&all(), &HashSet::new(), 9)
+                .into_iter()
+                .map(|entry| {
+                    let slot = entry.key.1;
+                    parked.put_back(vec![entry], true);
+                    slot
+                })
+                .collect();
+            slots.sort_unstable();
+            assert_eq!(slots, [0, 1], "each once");
+        }
     }
 
     #[test]

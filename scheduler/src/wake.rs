@@ -47,6 +47,8 @@ pub struct Wake {
     pending: Mutex<Message>,
     /// Rings for the dispatcher.
     pub dispatch: Notify,
+    /// Rings for the beats of idle runners that are gathered: there is work.
+    pub quiet: Notify,
     /// Rings for the notifier.
     pub notify: Notify,
     /// Rings for admission: a delayed task was stored.
@@ -83,6 +85,7 @@ impl Wake {
             parked,
             pending: Mutex::default(),
             dispatch: Notify::new(),
+            quiet: Notify::new(),
             notify: Notify::new(),
             admit: Notify::new(),
             fire: Notify::new(),
@@ -147,6 +150,7 @@ impl Wake {
     pub fn work_here(&self, lanes: &[i64], targets: &[String]) {
         self.lanes.wake(lanes, targets.iter().map(String::as_str));
         self.dispatch.notify_one();
+        self.quiet.notify_one();
     }
 
     /// Tasks are to be ended, committed: `(host, slot, task)`. A broadcast has no host; its members are to be ended.

@@ -44,15 +44,15 @@ static HOST_STATES: Sql = Sql::new(
        CAST(sum(CASE WHEN cordoned THEN 1 ELSE 0 END) AS BIGINT) AS cordoned, max(fault) AS fault \
      FROM runner GROUP BY host ORDER BY host LIMIT $1",
 );
-/// The newest of each state: their ids first, from the index of those that people look for (SQLite takes it only for its own words, and
-/// PostgreSQL would rather read all of them and sort), then their rows by key. One that was tried again is not counted.
+/// The newest of each state, from the index of those that people look for alone (SQLite takes it only for its own words). One that
+/// was tried again is not counted.
 static ENDED_BADLY: Sql = Sql::new(
     "ended_badly",
     "SELECT kind, count(*) AS n, max(id) AS newest FROM ( \
-       SELECT x.id, x.outcome_kind AS kind, x.ended_at_ms, x.retried_by FROM task AS x WHERE x.id \
-         {among_query:SELECT id FROM task WHERE status IN (7, 8, 10) AND status = 7 ORDER BY id DESC LIMIT $2} \
-       UNION ALL SELECT y.id, 'skipped', y.ended_at_ms, y.retried_by FROM task AS y WHERE y.id \
-         {among_query:SELECT id FROM task WHERE status IN (7, 8, 10) AND status = 8 ORDER BY id DESC LIMIT $2}) AS z \
+       SELECT * FROM (SELECT id, outcome_kind AS kind, ended_at_ms, retried_by FROM task \
+         WHERE status IN (7, 8, 10) AND status = 7 ORDER BY id DESC LIMIT $2) AS x \
+       UNION ALL SELECT * FROM (SELECT id, 'skipped' AS kind, ended_at_ms, retried_by FROM task \
+         WHERE status IN (7, 8, 10) AND status = 8 ORDER BY id DESC LIMIT $2) AS y) AS z \
      WHERE ended_at_ms >= $1 AND retried_by IS NULL GROUP BY kind ORDER BY kind",
 );
 

@@ -11,6 +11,7 @@ use crate::store::finish::Ended;
 use crate::store::{Class, StoreError};
 use crate::task_log;
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use systole_shared::error::Code;
@@ -21,7 +22,28 @@ pub async fn worker(ctx: Arc<Context>) {
     let gathers = ctx.beats.gathers.load(Ordering::Relaxed);
     loop {
         let batch = tokio::select! {
-            batch = async { ctx.beats.intake.lock().await.take(BATCH_MAX, gathers).await } => batch,
+            batch = async { ctx.beats.prompt.intake.lock().await.take(BATCH_MAX, gathers, pending()).await } => batch,
+            () = ctx.closed.cancelled() => return,
+        };
+        if batch.is_empty() {
+            return;
+        }
+        run_batch(&ctx, batch).await;
+    }
+}
+
+/// The worker of the quiet ones: holds a batch open until there is work, or the replica drains.
+pub async fn quiet_worker(ctx: Arc<Context>) {
+    let mut intake = ctx.beats.quiet.intake.lock().await;
+    loop {
+        let cut = async {
+            tokio::select! {
+                () = ctx.wake.quiet.notified() => {}
+                () = ctx.draining.cancelled() => {}
+            }
+        };
+        let batch = tokio::select! {
+            batch = intake.take(BATCH_MAX, true, cut) => batch,
             () = ctx.closed.cancelled() => return,
         };
         if batch.is_empty() {

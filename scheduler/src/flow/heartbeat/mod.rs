@@ -1,7 +1,8 @@
 //! Heartbeats: many beats, one transaction, each answered after its commit.
 //!
 //! A beat waits in a bounded queue; a worker takes what is there (alone it is served at once, under load
-//! batches grow by themselves, and when more beats are due in a moment they are waited for), locks the runner rows and the tasks they are about, lets the pure
+//! batches grow by themselves, and when more beats are due in a moment they are waited for; those that only say that an idle runner
+//! is there have a queue of their own, and more patience), locks the runner rows and the tasks they are about, lets the pure
 //! decisions of `systole_shared::heartbeat` say what each beat means, writes it, gives free runners a
 //! task, and commits.
 
@@ -14,7 +15,7 @@ mod register;
 mod slots;
 mod transaction;
 
-pub use batch::worker;
+pub use batch::{quiet_worker, worker};
 pub use faults::Faults;
 pub use register::Registered;
 pub use slots::SlotLabels;
@@ -24,7 +25,7 @@ use crate::context::Context;
 use crate::parked::{Answer, Park};
 use crate::store::hosts::Registration;
 use crate::store::output::Chunk;
-use intake::Intake;
+use intake::{Intake, PROMPT, Pace, QUIET};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -119,24 +120,49 @@ impl From<Refusal> for Refused {
 
 type Waiting = (Arc<Beat>, oneshot::Sender<Result<Done, Refusal>>);
 
-/// The queue of beats.
+/// The queues of beats.
 pub struct Beats {
-    /// Whether a batch is held open for more. Worth it only beside another worker: one that works alone finds more in the
-    /// queue each time anyway, because its transactions follow one another.
+    /// Whether a batch of the prompt ones is held open for more. Worth it only beside another worker: one that works alone finds
+    /// more in the queue each time anyway, because its transactions follow one another.
     pub gathers: AtomicBool,
+    prompt: Queue,
+    quiet: Queue,
+}
+
+struct Queue {
     sender: mpsc::Sender<Waiting>,
     intake: Mutex<Intake>,
 }
 
-impl Default for Beats {
-    fn default() -> Self {
+impl Queue {
+    fn new(pace: Pace) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         Self {
-            gathers: AtomicBool::new(false),
             sender,
-            intake: Mutex::new(Intake::new(receiver)),
+            intake: Mutex::new(Intake::new(receiver, pace)),
         }
     }
+}
+
+impl Default for Beats {
+    fn default() -> Self {
+        Self {
+            gathers: AtomicBool::new(false),
+            prompt: Queue::new(PROMPT),
+            quiet: Queue::new(QUIET),
+        }
+    }
+}
+
+/// It only says that an idle runner is there, and there is nothing for it: nobody waits for its answer.
+fn is_quiet(ctx: &Context, beat: &Beat) -> bool {
+    beat.said == Said::Idle
+        && beat.results.is_empty()
+        && beat.unanswered == 0
+        && !beat.leaving
+        && !beat.park.is_zero()
+        && !ctx.draining.is_cancelled()
+        && !ctx.lanes.has_work(beat.group, &beat.registration.host)
 }
 
 /// One beat from its arrival to its answer.
@@ -152,15 +178,21 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refused> {
     }
     let began = Instant::now();
     let beat = Arc::new(beat);
+    let quiet = is_quiet(ctx, &beat);
+    let queue = if quiet { &ctx.beats.quiet } else { &ctx.beats.prompt };
     let mut registrations = 0;
     let (answer, acknowledged, park) = loop {
         faults::note(ctx, &beat).await?;
         slots::note(ctx, &beat).await?;
         let (sender, receiver) = oneshot::channel();
-        ctx.beats
+        queue
             .sender
             .try_send((Arc::clone(&beat), sender))
             .map_err(|_| Refusal::new(Code::Overloaded, "too many beats are waiting"))?;
+        // Work may have come meanwhile.
+        if quiet && ctx.lanes.has_work(beat.group, &beat.registration.host) {
+            ctx.wake.quiet.notify_one();
+        }
         let done = tokio::select! {
             done = receiver => done.map_err(|_| Refusal::new(Code::Draining, "this scheduler is stopping"))??,
             // Its transaction hangs. If it is committed after all, that was a beat of this runner all the same.
@@ -184,7 +216,9 @@ pub async fn beat(ctx: &Arc<Context>, beat: Beat) -> Result<Reply, Refused> {
             }
         }
     };
-    ctx.metrics.beat(began.elapsed(), !acknowledged.is_empty());
+    if !quiet {
+        ctx.metrics.beat(began.elapsed(), !acknowledged.is_empty());
+    }
     // Results that were recorded are told at once: the runner waits to forget them.
     let may_park = park && acknowledged.is_empty() && beat.unanswered == 0 && !beat.leaving && !beat.park.is_zero();
     if !may_park || ctx.draining.is_cancelled() {
