@@ -58,6 +58,8 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         joined,
         admin::STATEMENTS,
         alarms::STATEMENTS,
+        alarms::list::STATEMENTS,
+        alarms::raise::STATEMENTS,
         audit::STATEMENTS,
         beats::STATEMENTS,
         claims::STATEMENTS,
