@@ -1,7 +1,11 @@
 use super::*;
 use crate::id::{RunnerId, Target};
-use crate::policy::freeze::Scope;
-use crate::policy::why::{Cordon, Fault};
+use crate::job::Blocking;
+use crate::policy::freeze::{Freeze, Scope};
+use crate::policy::lane::Labels;
+use crate::policy::why::{Cordon, Fault, RunnerView, Wanted};
+use crate::task::TaskState;
+use std::collections::HashSet;
 
 const NOW: i64 = 10_000_000;
 
