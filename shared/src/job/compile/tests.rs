@@ -1,7 +1,9 @@
 use super::*;
 use crate::job::definition::RetryKind;
-use crate::task::output::OnLimit;
+use crate::task::limits::Limits;
+use crate::task::output::{OnLimit, OutputPolicy};
 use crate::task::spec::{OnDisconnect, OnRunnerRestart};
+use crate::task::terminal::Terminal;
 
 /// 2026-11-29T00:00:00Z.
 const NOW: i64 = 1_795_910_400_000;
