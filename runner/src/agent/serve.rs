@@ -54,6 +54,7 @@ async fn send(context: &Context, order: &v1::NextFetchResponse) {
         v1::OutputStream::Stderr => STDERR,
         v1::OutputStream::Stdout | v1::OutputStream::Unspecified => STDOUT,
     };
+    let unreadable = |error: &io::Error| format!("{host} cannot read the output of task {task_id}: {error}");
     let root = context.config.data_dir.clone();
     let opened = tokio::task::spawn_blocking(move || open(&root, task_id, name)).await;
     let file = match opened {
@@ -63,12 +64,7 @@ async fn send(context: &Context, order: &v1::NextFetchResponse) {
             return refuse(context, order, text).await;
         }
         Ok(Err(error)) => {
-            return refuse(
-                context,
-                order,
-                format!("{host} cannot read the output of task {task_id}: {error}"),
-            )
-            .await;
+            return refuse(context, order, unreadable(&error)).await;
         }
         // The runtime goes down.
         Err(_) => return,
@@ -80,12 +76,7 @@ async fn send(context: &Context, order: &v1::NextFetchResponse) {
         let (offset, data) = match read {
             Ok(Ok(piece)) => piece,
             Ok(Err(error)) => {
-                return refuse(
-                    context,
-                    order,
-                    format!("{host} cannot read the output of task {task_id}: {error}"),
-                )
-                .await;
+                return refuse(context, order, unreadable(&error)).await;
             }
             Err(_) => return,
         };

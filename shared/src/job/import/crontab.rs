@@ -3,21 +3,11 @@
 
 use super::{Import, Imported, Names, Options, Origin, base, word as name_word};
 use crate::job::definition::{BlockingKind, JobSpec, RunAs};
-use crate::trigger::cron::{Cron, Dialect};
+use crate::trigger::cron::{Cron, Dialect, NICKNAMES};
 use crate::trigger::definition::TriggerSpec;
 use crate::trigger::misfire::Misfire;
 use crate::trigger::zone::Zone;
 use std::collections::{BTreeMap, BTreeSet};
-
-const NICKNAMES: [(&str, &str); 7] = [
-    ("@yearly", "0 0 1 1 *"),
-    ("@annually", "0 0 1 1 *"),
-    ("@monthly", "0 0 1 * *"),
-    ("@weekly", "0 0 * * 0"),
-    ("@daily", "0 0 * * *"),
-    ("@midnight", "0 0 * * *"),
-    ("@hourly", "0 * * * *"),
-];
 
 /// A name made of a program.
 const NAME_CHARS_MAX: usize = 40;

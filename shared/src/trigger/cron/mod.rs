@@ -8,6 +8,8 @@ pub mod explain;
 pub mod field;
 mod parse;
 
+pub(crate) use parse::NICKNAMES;
+
 use super::wall::{self, DAY, Wall, WallSchedule};
 use crate::error::Invalid;
 use chrono::Datelike as _;

@@ -7,7 +7,7 @@ use crate::error::Invalid;
 use crate::limits::CRON_BYTES_MAX;
 
 /// What `@daily` and its like stand for.
-const NICKNAMES: [(&str, &str); 7] = [
+pub(crate) const NICKNAMES: [(&str, &str); 7] = [
     ("@yearly", "0 0 1 1 *"),
     ("@annually", "0 0 1 1 *"),
     ("@monthly", "0 0 1 * *"),
