@@ -1,5 +1,6 @@
 //! `systole audit`: who did what.
 
+use super::pages::Pages;
 use crate::args::{AuditArgs, Format, Global};
 use crate::client::Client;
 use crate::exit_code;
@@ -9,8 +10,6 @@ use crate::output::{self, Output, json, text};
 use systole_proto::convert::time_to_wire;
 use systole_proto::v1;
 
-/// Rows of a table when nobody says otherwise.
-const TABLE_ROWS: u64 = 20;
 /// Entries of one call.
 const PAGE: u64 = 1_000;
 
@@ -26,23 +25,11 @@ const COLUMNS: [Column; 6] = [
 pub async fn run(global: &Global, args: &AuditArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
     let client = Client::new(global)?;
-    let limit = args.limit.unwrap_or(if output.format.is_for_people() {
-        TABLE_ROWS
-    } else {
-        u64::MAX
-    });
+    let mut pages = Pages::new(args.limit, output.format.is_for_people(), PAGE);
     let mut entries: Vec<v1::AuditEntry> = Vec::new();
-    let mut count = 0;
-    let mut page_token = String::new();
-    let more = loop {
-        let response = client
-            .audit(request(
-                args,
-                (limit - count).min(PAGE),
-                std::mem::take(&mut page_token),
-            ))
-            .await?;
-        count += response.entries.len() as u64;
+    loop {
+        let response = client.audit(request(args, pages.limit(), pages.token())).await?;
+        let got = response.entries.len();
         match output.format {
             Format::Jsonl => response
                 .entries
@@ -54,14 +41,10 @@ pub async fn run(global: &Global, args: &AuditArgs) -> Result<u8, Failure> {
                 .for_each(|entry| output::line(&entry.id.to_string())),
             Format::Table | Format::Wide | Format::Json => entries.extend(response.entries),
         }
-        if response.next_page_token.is_empty() {
-            break false;
+        if !pages.go_on(got, response.next_page_token) {
+            break;
         }
-        if count >= limit {
-            break true;
-        }
-        page_token = response.next_page_token;
-    };
+    }
     match output.format {
         Format::Jsonl | Format::Id => {}
         Format::Json => json::document(&json::Audit {
@@ -72,20 +55,20 @@ pub async fn run(global: &Global, args: &AuditArgs) -> Result<u8, Failure> {
             table::print(&COLUMNS, &rows, &output);
         }
     }
-    if more && args.limit.is_none() && output.width.is_some() {
-        output.note(&format!("the newest {TABLE_ROWS} are shown; -n shows more"));
+    if output.width.is_some() {
+        pages.tell_rest(&output);
     }
     Ok(exit_code::OK)
 }
 
-fn request(args: &AuditArgs, limit: u64, page_token: String) -> v1::ListAuditRequest {
+fn request(args: &AuditArgs, limit: u32, page_token: String) -> v1::ListAuditRequest {
     v1::ListAuditRequest {
         actor: args.actor.clone().unwrap_or_default(),
         action: args.action.clone().unwrap_or_default(),
         subject: args.subject.clone().unwrap_or_default(),
         since_ms: args.since.map_or(0, time_to_wire),
         until_ms: args.until.map_or(0, time_to_wire),
-        limit: u32::try_from(limit).unwrap_or(0),
+        limit,
         page_token,
     }
 }

@@ -1,5 +1,6 @@
 //! `systole ls`: the newest tasks, and why they wait or how they ended.
 
+use super::pages::Pages;
 use super::{joblog, now_ms};
 use crate::args::{Format, Global, LsArgs};
 use crate::client::Client;
@@ -10,8 +11,6 @@ use crate::output::{self, Output, color, json, text};
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
 
-/// Rows of a table when nobody says otherwise.
-const TABLE_ROWS: u64 = 20;
 /// Tasks of one call. A task may have 1 MiB, so pages are kept well below the bound of the contract.
 const PAGE: u64 = 200;
 
@@ -51,22 +50,16 @@ pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
         joblog::only_ended(&mut filter);
         output::line(joblog::TITLES);
     }
-    let limit = args.limit.unwrap_or(if !args.joblog && output.format.is_for_people() {
-        TABLE_ROWS
-    } else {
-        u64::MAX
-    });
+    let mut pages = Pages::new(args.limit, !args.joblog && output.format.is_for_people(), PAGE);
     let mut tasks: Vec<v1::Task> = Vec::new();
-    let mut count = 0;
-    let mut page_token = String::new();
-    let more = loop {
+    loop {
         let request = v1::ListRequest {
             filter: Some(filter.clone()),
-            limit: u32::try_from((limit - count).min(PAGE)).unwrap_or(0),
-            page_token: std::mem::take(&mut page_token),
+            limit: pages.limit(),
+            page_token: pages.token(),
         };
         let response = client.list(request).await?;
-        count += response.tasks.len() as u64;
+        let got = response.tasks.len();
         match output.format {
             _ if args.joblog => response.tasks.iter().for_each(|task| output::line(&joblog::line(task))),
             // These need not wait for the last page, nor hold them all.
@@ -80,14 +73,10 @@ pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
                 .for_each(|task| output::line(&task.id.to_string())),
             Format::Table | Format::Wide | Format::Json => tasks.extend(response.tasks),
         }
-        if response.next_page_token.is_empty() {
-            break false;
+        if !pages.go_on(got, response.next_page_token) {
+            break;
         }
-        if count >= limit {
-            break true;
-        }
-        page_token = response.next_page_token;
-    };
+    }
     match output.format {
         _ if args.joblog => {}
         Format::Jsonl | Format::Id => {}
@@ -97,8 +86,8 @@ pub async fn run(global: &Global, args: &LsArgs) -> Result<u8, Failure> {
         Format::Table => table::print(&COLUMNS, &rows(&tasks, row), &output),
         Format::Wide => table::print(&WIDE_COLUMNS, &rows(&tasks, wide_row), &output),
     }
-    if more && args.limit.is_none() && output.width.is_some() {
-        output.note(&format!("the newest {TABLE_ROWS} are shown; -n shows more"));
+    if output.width.is_some() {
+        pages.tell_rest(&output);
     }
     Ok(exit_code::OK)
 }

@@ -26,6 +26,7 @@ mod logs;
 mod ls;
 mod man;
 mod many;
+mod pages;
 pub mod reference;
 mod rerun;
 mod run;

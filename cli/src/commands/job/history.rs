@@ -4,6 +4,7 @@ use super::words::{spec_in_zones, trigger_zone, wire_fire};
 use crate::args::{Format, Global, JobHistoryArgs};
 use crate::client::Client;
 use crate::commands::now_ms;
+use crate::commands::pages::Pages;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::table::{self, Column, Text, plain};
@@ -16,8 +17,6 @@ use systole_shared::job::JobSpec;
 use systole_shared::time::{format_duration, format_utc};
 use systole_shared::trigger::zone::Zone;
 
-/// Rows of a table when nobody says otherwise.
-const TABLE_ROWS: u64 = 20;
 pub const PAGE: u64 = 1_000;
 /// Later than this is worth a word, ms.
 const LATE_MS: u64 = 5_000;
@@ -193,15 +192,9 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
         Err(failure) if failure.exit == exit_code::NOT_FOUND => JobSpec::default(),
         Err(failure) => return Err(failure),
     };
-    let limit = args.limit.unwrap_or(if output.format.is_for_people() {
-        TABLE_ROWS
-    } else {
-        u64::MAX
-    });
+    let mut pages = Pages::new(args.limit, output.format.is_for_people(), PAGE);
     let mut all = Vec::new();
-    let mut count = 0;
-    let mut page_token = String::new();
-    let more = loop {
+    loop {
         let response = client
             .occurrences(v1::OccurrencesRequest {
                 job: args.job.clone(),
@@ -209,11 +202,11 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
                 since_ms: args.since.map_or(0, time_to_wire),
                 until_ms: args.until.map_or(0, time_to_wire),
                 verdict: args.verdict.clone().unwrap_or_default(),
-                limit: u32::try_from((limit - count).min(PAGE)).unwrap_or(0),
-                page_token,
+                limit: pages.limit(),
+                page_token: pages.token(),
             })
             .await?;
-        count += response.occurrences.len() as u64;
+        let got = response.occurrences.len();
         let tasks = tasks(&client, &response.occurrences).await?;
         let with_task = response.occurrences.into_iter().map(|one| {
             let task = tasks.get(&one.task_id).cloned();
@@ -229,14 +222,10 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
                 .for_each(|id| output::line(&id)),
             _ => all.extend(with_task),
         }
-        if response.next_page_token.is_empty() {
-            break false;
+        if !pages.go_on(got, response.next_page_token) {
+            break;
         }
-        if count >= limit {
-            break true;
-        }
-        page_token = response.next_page_token;
-    };
+    }
     match output.format {
         Format::Jsonl | Format::Id => {}
         Format::Json => {
@@ -254,9 +243,7 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
             table::print(&COLUMNS, &rows, &output);
         }
     }
-    if more && args.limit.is_none() {
-        output.note(&format!("the newest {TABLE_ROWS} are shown; -n shows more"));
-    }
+    pages.tell_rest(&output);
     Ok(exit_code::OK)
 }
 
