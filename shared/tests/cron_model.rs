@@ -3,6 +3,10 @@
 //!
 //! `SYSTOLE_DST_ALL=1` checks every change of every zone from 2020 to 2040, which takes minutes in a release build.
 
+#[path = "../../tests/src/random.rs"]
+mod random;
+
+use random::Random;
 use std::collections::HashMap;
 use std::str::FromStr as _;
 use systole_shared::trigger::cron::{Cron, Dialect};
@@ -10,20 +14,9 @@ use systole_shared::trigger::dst::{Dst, Gap, Overlap, count, next_after, odd_day
 use systole_shared::trigger::wall::WallSchedule as _;
 use systole_shared::trigger::zone::Zone;
 
-/// splitmix64: the same numbers in every run.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.number() % bound
     }
 
     fn pick<T: Copy>(&mut self, values: &[T]) -> T {

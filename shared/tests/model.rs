@@ -11,6 +11,10 @@
 //! events. So that the model can fail, [`Rule`] lists rules of the protocol that can be switched off,
 //! and a test shows that each of them is missed.
 
+#[path = "../../tests/src/random.rs"]
+mod random;
+
+use random::Random;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use systole_shared::heartbeat::answer::{Redelivery, Step, Subject, answer, redelivery};
 use systole_shared::heartbeat::end::{self, Report, StoppedBy, Terminating};
@@ -57,21 +61,10 @@ enum Rule {
     Replaced,
 }
 
-/// A small generator of its own, so that a seed means the same for ever (splitmix64).
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
+impl Random {
     fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound.max(1)).expect("a usize fits");
-        usize::try_from(self.next() % bound).expect("below a usize")
+        usize::try_from(self.number() % bound).expect("below a usize")
     }
 
     fn percent(&mut self, percent: usize) -> bool {
@@ -1515,7 +1508,7 @@ struct Tally {
     outcomes: BTreeMap<&'static str, usize>,
 }
 
-fn random_plan(rng: &mut Rng) -> Plan {
+fn random_plan(rng: &mut Random) -> Plan {
     Plan {
         run_ms: [50, 2_000, 40_000, 150_000][rng.below(4)],
         code: [0, 0, 3, -9][rng.below(4)],
@@ -1526,7 +1519,7 @@ fn random_plan(rng: &mut Rng) -> Plan {
     }
 }
 
-fn random_step(world: &mut World, rng: &mut Rng) {
+fn random_step(world: &mut World, rng: &mut Random) {
     let jump = if rng.percent(1) { rng.ms(100_000) } else { rng.ms(1_000) };
     world.advance(jump);
     match rng.below(100) {
@@ -1562,7 +1555,7 @@ fn random_step(world: &mut World, rng: &mut Rng) {
     }
 }
 
-fn random_delivery(world: &mut World, rng: &mut Rng) {
+fn random_delivery(world: &mut World, rng: &mut Random) {
     if world.network.is_empty() {
         return;
     }
@@ -1592,7 +1585,7 @@ fn random_delivery(world: &mut World, rng: &mut Rng) {
     }
 }
 
-fn random_fault(world: &mut World, rng: &mut Rng) {
+fn random_fault(world: &mut World, rng: &mut Random) {
     let host = rng.below(HOSTS);
     if world.processes[host].is_none() {
         // The same state directory most of the time.
@@ -1684,7 +1677,7 @@ fn settle(world: &mut World) {
 }
 
 fn history(seed: u64, off: Option<Rule>) -> (World, Result<Tally, String>) {
-    let mut rng = Rng(seed);
+    let mut rng = Random(seed);
     let mut world = World::new(off);
     for _ in 0..3 {
         let plan = random_plan(&mut rng);

@@ -1,19 +1,10 @@
 //! Faults at moments that are the same in every run, as far as the machine lets them.
 
+pub use crate::random::Random;
+
 use std::time::Duration;
 
-/// splitmix64.
-pub struct Random(pub u64);
-
 impl Random {
-    fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).expect("a small number");
         usize::try_from(self.number() % bound).expect("a small number")

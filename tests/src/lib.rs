@@ -8,6 +8,7 @@ pub mod home;
 pub mod person;
 pub mod picture;
 pub mod postgres;
+pub mod random;
 pub mod receiver;
 pub mod replica;
 pub mod sim;

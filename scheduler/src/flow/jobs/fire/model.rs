@@ -3,8 +3,12 @@
 //!
 //! `SYSTOLE_SLOTS` says how many; `scripts/torture` takes a million.
 
+#[path = "../../../../../tests/src/random.rs"]
+mod random;
+
 use super::*;
 use crate::flow::jobs::apply::end_pause;
+use random::Random;
 use std::collections::BTreeMap;
 use systole_shared::policy::freeze::Scope;
 use systole_shared::policy::pause::held;
@@ -14,20 +18,9 @@ use systole_shared::trigger::zone::Zone;
 /// Slots of one world.
 const WORLD_SLOTS: i64 = 3_000;
 
-/// splitmix64: the same numbers in every run.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     fn below(&mut self, bound: i64) -> i64 {
-        i64::try_from(self.next() % bound.unsigned_abs()).unwrap_or(0)
+        i64::try_from(self.number() % bound.unsigned_abs()).unwrap_or(0)
     }
 
     fn one_in(&mut self, n: i64) -> bool {
