@@ -12,7 +12,7 @@ use systole_shared::policy::lane::{Labels, Lane, serves};
 use systole_shared::policy::why::Wanted;
 use systole_shared::policy::why::blockers::{self, AtRunner, BEFORE_MAX, Blocker, Held, Holder, Queued};
 use systole_shared::policy::why::story::{self, Ended, Member};
-use systole_shared::task::{Outcome, OutcomeKind, TaskSpec, TaskState};
+use systole_shared::task::{TaskSpec, TaskState};
 
 pub struct Explained {
     pub task: TaskRow,
@@ -212,23 +212,13 @@ fn callback(task: &TaskRow) -> Vec<Blocker> {
 }
 
 fn member(row: &MemberRow) -> Member {
-    let narrow = |n: Option<i64>| n.and_then(|n| i32::try_from(n).ok());
-    let outcome = row
-        .outcome_kind
-        .as_deref()
-        .and_then(OutcomeKind::parse)
-        .map(|kind| Outcome {
-            kind,
-            exit_code: narrow(row.exit_code),
-            signal: narrow(row.signal),
-            message: row.outcome_message.clone().unwrap_or_default(),
-        });
     let took = row.started_at_ms.zip(row.ended_at_ms);
     Member {
         id: row.id,
         attempt: u32::try_from(row.attempt).unwrap_or(u32::MAX),
         state: TaskState::from_number(row.status).unwrap_or(TaskState::Failed),
-        outcome,
+        // One that cannot be read says nothing.
+        outcome: row.outcome.read(row.id).ok().flatten(),
         runner: runner(row.host.as_deref(), row.slot),
         took_ms: took.map(|(start, end)| u64::try_from(end - start).unwrap_or(0)),
     }

@@ -4,6 +4,7 @@
 use super::db::{Db, Tx, batch};
 use super::error::StoreError;
 use super::jobs::{self, JobRow, kept, slots};
+use super::outcome::OutcomeColumns;
 use super::sql::Sql;
 use std::sync::Arc;
 
@@ -50,10 +51,8 @@ pub struct MemberRow {
     pub slot: Option<i64>,
     pub started_at_ms: Option<i64>,
     pub ended_at_ms: Option<i64>,
-    pub outcome_kind: Option<String>,
-    pub exit_code: Option<i64>,
-    pub signal: Option<i64>,
-    pub outcome_message: Option<String>,
+    #[sqlx(flatten)]
+    pub outcome: OutcomeColumns,
 }
 
 #[derive(Clone, Debug, sqlx::FromRow)]

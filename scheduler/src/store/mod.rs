@@ -40,6 +40,7 @@ pub mod live;
 pub mod look;
 pub mod lost;
 pub mod outbox;
+pub mod outcome;
 pub mod output;
 pub mod read;
 pub mod setup;

@@ -2,6 +2,7 @@
 
 use super::db::{Arg, Db, Tx, batch};
 use super::error::StoreError;
+use super::outcome::OutcomeColumns;
 use super::sql::{Dialect, Sql};
 use std::sync::Arc;
 use systole_shared::id::Target;
@@ -94,10 +95,8 @@ pub struct TaskRow {
     pub terminating: Option<String>,
     pub cancelled_by: Option<String>,
     pub cancel_reason: Option<String>,
-    outcome_kind: Option<String>,
-    exit_code: Option<i64>,
-    signal: Option<i64>,
-    outcome_message: Option<String>,
+    #[sqlx(flatten)]
+    outcome: OutcomeColumns,
     late_result: Option<String>,
     end_detail: Option<String>,
     pub submitted_by: String,
@@ -144,16 +143,7 @@ impl TaskRow {
     }
 
     pub fn outcome(&self) -> Result<Option<Outcome>, StoreError> {
-        let Some(kind) = &self.outcome_kind else {
-            return Ok(None);
-        };
-        let narrow = |n: Option<i64>| n.and_then(|n| i32::try_from(n).ok());
-        Ok(Some(Outcome {
-            kind: OutcomeKind::parse(kind).ok_or_else(|| self.corrupt("outcome_kind"))?,
-            exit_code: narrow(self.exit_code),
-            signal: narrow(self.signal),
-            message: self.outcome_message.clone().unwrap_or_default(),
-        }))
+        self.outcome.read(self.id)
     }
 
     /// A true result that came after the verdict; one that cannot be read is none.
@@ -193,6 +183,12 @@ impl TaskRow {
 const HELD: &str = " AND t.id IN (SELECT id FROM task WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NULL \
    UNION ALL SELECT id FROM task WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NOT NULL)";
 
+/// The condition that a task is in one of these states: numbers of ours, never text of a caller.
+pub(super) fn in_states(states: &[TaskState]) -> String {
+    let numbers: Vec<String> = states.iter().map(|state| state.number().to_string()).collect();
+    format!(" AND t.status IN ({})", numbers.join(", "))
+}
+
 /// Conditions of a list. All given ones must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
@@ -215,7 +211,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// `WHERE` text and parameters; numbered from `$1`. States are numbers of ours, never text of a caller.
+    /// `WHERE` text and parameters; numbered from `$1`.
     fn conditions(&self) -> (String, Vec<Arg>) {
         let mut text = String::from("TRUE");
         let mut args: Vec<Arg> = Vec::new();
@@ -264,8 +260,7 @@ impl Filter {
             text.push_str(" AND t.retried_by IS NULL");
         }
         if !self.states.is_empty() {
-            let numbers: Vec<String> = self.states.iter().map(|state| state.number().to_string()).collect();
-            text.push_str(&format!(" AND t.status IN ({})", numbers.join(", ")));
+            text.push_str(&in_states(&self.states));
             // The words of partial indexes, without which few rows of these states are looked for among all.
             let all_in = |wanted: &[TaskState]| self.states.iter().all(|state| wanted.contains(state));
             if all_in(&[TaskState::Failed, TaskState::Skipped, TaskState::Terminated]) {

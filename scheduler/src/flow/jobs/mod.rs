@@ -23,6 +23,9 @@ pub mod view;
 
 use super::Refusal;
 use crate::store::jobs::slots::LostSlot;
+use crate::store::jobs::triggers::{self, TriggerRow};
+use crate::store::jobs::{self as store, JobRow};
+use crate::store::{StoreError, Tx};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,6 +52,36 @@ pub fn no_such_job(name: &str) -> Refusal {
         message: format!("there is no job {name:?}; `systole job ls` lists them"),
         field: "name".into(),
     }
+}
+
+/// `JOB`, or `JOB/TRIGGER`.
+fn job_and_trigger(name: &str) -> (String, Option<String>) {
+    match name.split_once('/') {
+        Some((job, trigger)) => (job.to_owned(), Some(trigger.to_owned())),
+        None => (name.to_owned(), None),
+    }
+}
+
+/// A job with its triggers, of which `trigger` must be one; all of them locked.
+async fn lock_with_triggers(
+    tx: &mut Tx,
+    name: &str,
+    trigger: Option<&str>,
+) -> Result<Result<(JobRow, Vec<TriggerRow>), Refusal>, StoreError> {
+    let Some(found) = store::by_name(tx, &[name]).await?.pop() else {
+        return Ok(Err(no_such_job(name)));
+    };
+    let rows = triggers::lock_of_jobs(tx, &[found.id]).await?;
+    let Some(job) = store::lock(tx, &[found.id]).await?.pop() else {
+        return Ok(Err(no_such_job(name)));
+    };
+    if let Some(trigger) = trigger
+        && !rows.iter().any(|row| row.name == trigger)
+    {
+        let known: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        return Ok(Err(no_such_trigger(name, trigger, &known)));
+    }
+    Ok(Ok((job, rows)))
 }
 
 pub fn no_such_trigger(job: &str, trigger: &str, known: &[&str]) -> Refusal {

@@ -2,7 +2,7 @@
 
 use super::apply::end_pause;
 use super::fire::range_entry;
-use super::{Refusal, no_such_job, no_such_trigger};
+use super::{Refusal, job_and_trigger, lock_with_triggers};
 use crate::context::Context;
 use crate::store::audit::audit_with;
 use crate::store::jobs::ledger::{self, Entry};
@@ -32,10 +32,7 @@ pub struct Done {
 
 /// `name`: a job, or `JOB/TRIGGER`.
 pub async fn set_paused(ctx: &Context, name: &str, ask: &Ask) -> Result<Done, Refusal> {
-    let (job, trigger) = match name.split_once('/') {
-        Some((job, trigger)) => (job.to_owned(), Some(trigger.to_owned())),
-        None => (name.to_owned(), None),
-    };
+    let (job, trigger) = job_and_trigger(name);
     let args = Arc::new((job, trigger, ask.clone()));
     let done = ctx
         .db
@@ -63,19 +60,10 @@ async fn transact(
             field: invalid.field,
         }));
     }
-    let Some(found) = store::by_name(tx, &[name]).await?.pop() else {
-        return Ok(Err(no_such_job(name)));
+    let (job, mut rows) = match lock_with_triggers(tx, name, trigger).await? {
+        Ok(found) => found,
+        Err(refusal) => return Ok(Err(refusal)),
     };
-    let mut rows = triggers::lock_of_jobs(tx, &[found.id]).await?;
-    let Some(job) = store::lock(tx, &[found.id]).await?.pop() else {
-        return Ok(Err(no_such_job(name)));
-    };
-    if let Some(trigger) = trigger
-        && !rows.iter().any(|row| row.name == trigger)
-    {
-        let known: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
-        return Ok(Err(no_such_trigger(name, trigger, &known)));
-    }
     let calendars = compiled::all_calendars(tx).await?;
     let mut done = Done::default();
     let mut entries: Vec<Entry> = Vec::new();

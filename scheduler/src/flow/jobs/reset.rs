@@ -1,10 +1,10 @@
 //! Triggers in ERROR that are tried again: their cause is gone, or was never theirs.
 
-use super::{Refusal, no_such_job, no_such_trigger};
+use super::{Refusal, job_and_trigger, lock_with_triggers};
 use crate::context::Context;
 use crate::store::audit::audit;
 use crate::store::jobs::triggers::{self, TriggerRow};
-use crate::store::jobs::{self as store, JobRow, compiled, settle};
+use crate::store::jobs::{JobRow, compiled, settle};
 use crate::store::{Class, StoreError, Tx};
 use std::sync::Arc;
 use systole_shared::error::Code;
@@ -13,10 +13,7 @@ use systole_shared::trigger::state::Phase;
 
 /// `name`: `JOB/TRIGGER`, or a job with all its triggers. Returns how many were in ERROR.
 pub async fn reset(ctx: &Context, name: &str, by: &str, reason: &str) -> Result<usize, Refusal> {
-    let (job, trigger) = match name.split_once('/') {
-        Some((job, trigger)) => (job.to_owned(), Some(trigger.to_owned())),
-        None => (name.to_owned(), None),
-    };
+    let (job, trigger) = job_and_trigger(name);
     let args = Arc::new((job, trigger, by.to_owned(), reason.to_owned()));
     let done = ctx
         .db
@@ -36,19 +33,10 @@ async fn transact(
     by: &str,
     reason: &str,
 ) -> Result<Result<usize, Refusal>, StoreError> {
-    let Some(found) = store::by_name(tx, &[name]).await?.pop() else {
-        return Ok(Err(no_such_job(name)));
+    let (job, rows) = match lock_with_triggers(tx, name, trigger).await? {
+        Ok(found) => found,
+        Err(refusal) => return Ok(Err(refusal)),
     };
-    let rows = triggers::lock_of_jobs(tx, &[found.id]).await?;
-    let Some(job) = store::lock(tx, &[found.id]).await?.pop() else {
-        return Ok(Err(no_such_job(name)));
-    };
-    if let Some(trigger) = trigger
-        && !rows.iter().any(|row| row.name == trigger)
-    {
-        let known: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
-        return Ok(Err(no_such_trigger(name, trigger, &known)));
-    }
     let calendars = compiled::all_calendars(tx).await?;
     let now = settle::now_ms(tx).await?;
     let mut moved = Vec::new();

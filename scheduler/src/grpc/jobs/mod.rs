@@ -56,6 +56,12 @@ fn result_of<T, W>(result: Result<T, Refusal>, wire: impl FnOnce(Option<v1::Item
     }
 }
 
+/// What is to happen to jobs, triggers or whatever else has these names, and why.
+fn check_names(names: &[String], reason: &str) -> Result<(), Status> {
+    check_reason(reason)?;
+    check_batch(names.len(), GET_IDS_MAX, "names")
+}
+
 /// A version that is expected of one name.
 fn check_one(names: usize, version: i64, field: &str) -> Result<(), Status> {
     if version != 0 && names != 1 {
@@ -86,8 +92,7 @@ impl Jobs {
     ) -> Result<Response<v1::DeleteNamedResponse>, Status> {
         let by = actor(&request)?.name;
         let request = request.into_inner();
-        check_reason(&request.reason)?;
-        check_batch(request.names.len(), GET_IDS_MAX, "names")?;
+        check_names(&request.names, &request.reason)?;
         let mut results = Vec::with_capacity(request.names.len());
         for name in &request.names {
             let done = kept::delete(&self.ctx, what, name, &by, &request.reason).await;
@@ -236,8 +241,7 @@ impl JobService for Jobs {
     ) -> Result<Response<v1::DeleteJobsResponse>, Status> {
         let by = actor(&request)?.name;
         let request = request.into_inner();
-        check_reason(&request.reason)?;
-        check_batch(request.names.len(), GET_IDS_MAX, "names")?;
+        check_names(&request.names, &request.reason)?;
         check_one(request.names.len(), request.expected_version, "expected_version")?;
         let mut results = Vec::with_capacity(request.names.len());
         for name in &request.names {
@@ -256,8 +260,7 @@ impl JobService for Jobs {
     ) -> Result<Response<v1::SetPausedResponse>, Status> {
         let by = actor(&request)?.name;
         let request = request.into_inner();
-        check_reason(&request.reason)?;
-        check_batch(request.names.len(), GET_IDS_MAX, "names")?;
+        check_names(&request.names, &request.reason)?;
         let ask = pause::Ask {
             paused: request.paused,
             until_ms: bound(request.until_ms),
@@ -311,8 +314,7 @@ impl JobService for Jobs {
     async fn restore(&self, request: Request<v1::RestoreRequest>) -> Result<Response<v1::RestoreResponse>, Status> {
         let by = actor(&request)?.name;
         let request = request.into_inner();
-        check_reason(&request.reason)?;
-        check_batch(request.names.len(), GET_IDS_MAX, "names")?;
+        check_names(&request.names, &request.reason)?;
         check_one(request.names.len(), request.version, "version")?;
         check_one(request.names.len(), request.expected_version, "expected_version")?;
         let ask = restore::Ask {
@@ -343,8 +345,7 @@ impl JobService for Jobs {
     ) -> Result<Response<v1::ResetTriggersResponse>, Status> {
         let by = actor(&request)?.name;
         let request = request.into_inner();
-        check_reason(&request.reason)?;
-        check_batch(request.names.len(), GET_IDS_MAX, "names")?;
+        check_names(&request.names, &request.reason)?;
         let mut results = Vec::with_capacity(request.names.len());
         for name in &request.names {
             let done = reset::reset(&self.ctx, name, &by, &request.reason).await;

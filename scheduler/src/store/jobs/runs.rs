@@ -2,9 +2,11 @@
 
 use super::super::db::{Arg, Tx, batch};
 use super::super::error::StoreError;
+use super::super::outcome::OutcomeColumns;
+use super::super::read::in_states;
 use super::super::sql::Sql;
 use systole_shared::id::Target;
-use systole_shared::task::{Outcome, OutcomeKind, TaskState};
+use systole_shared::task::{Outcome, TaskState};
 
 macro_rules! run_columns {
     () => {
@@ -46,36 +48,21 @@ pub struct RunRow {
     pub slot: Option<i64>,
     pub started_at_ms: Option<i64>,
     pub ended_at_ms: Option<i64>,
-    outcome_kind: Option<String>,
-    exit_code: Option<i64>,
-    signal: Option<i64>,
-    outcome_message: Option<String>,
+    #[sqlx(flatten)]
+    outcome: OutcomeColumns,
 }
 
 impl RunRow {
     pub fn state(&self) -> Result<TaskState, StoreError> {
-        TaskState::from_number(self.status).ok_or_else(|| self.corrupt("status"))
+        TaskState::from_number(self.status).ok_or(StoreError::Corrupt {
+            table: "task",
+            column: "status",
+            id: self.id,
+        })
     }
 
     pub fn outcome(&self) -> Result<Option<Outcome>, StoreError> {
-        let Some(kind) = &self.outcome_kind else {
-            return Ok(None);
-        };
-        let narrow = |n: Option<i64>| n.and_then(|n| i32::try_from(n).ok());
-        Ok(Some(Outcome {
-            kind: OutcomeKind::parse(kind).ok_or_else(|| self.corrupt("outcome_kind"))?,
-            exit_code: narrow(self.exit_code),
-            signal: narrow(self.signal),
-            message: self.outcome_message.clone().unwrap_or_default(),
-        }))
-    }
-
-    fn corrupt(&self, column: &'static str) -> StoreError {
-        StoreError::Corrupt {
-            table: "task",
-            column,
-            id: self.id,
-        }
+        self.outcome.read(self.id)
     }
 }
 
@@ -95,7 +82,7 @@ pub struct RunQuery {
 }
 
 impl RunQuery {
-    /// What follows `FROM`, and its parameters. States are numbers of ours, never text of a caller.
+    /// What follows `FROM`, and its parameters.
     fn conditions(&self, job_id: i64) -> (String, Vec<Arg>) {
         let mut text = String::from(
             "task AS t LEFT JOIN occurrence AS o ON o.job_id = t.job_id AND o.scheduled_ms = t.scheduled_ms \
@@ -127,8 +114,7 @@ impl RunQuery {
             text.push_str(&format!(" AND t.ended_at_ms IS NOT NULL AND t.status <> {good}"));
         }
         if !self.states.is_empty() {
-            let numbers: Vec<String> = self.states.iter().map(|state| state.number().to_string()).collect();
-            text.push_str(&format!(" AND t.status IN ({})", numbers.join(", ")));
+            text.push_str(&in_states(&self.states));
         }
         (text, args)
     }
