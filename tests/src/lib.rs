@@ -5,6 +5,7 @@ pub mod databases;
 pub mod door;
 pub mod evidence;
 pub mod home;
+pub mod output;
 pub mod person;
 pub mod picture;
 pub mod postgres;

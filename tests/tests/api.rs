@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;
+use systole_tests::output::{HALF, bytes, ended_with_a_gap, next_fetch, put_fetched};
 use systole_tests::replica::{Replica, Token, command};
 use systole_tests::wait::until;
 use systole_tests::{SimRunner, TestDb, on_both_databases};
@@ -317,58 +318,18 @@ async fn output_comes_with_its_times(db: TestDb) {
 }
 
 async fn a_full_output_is_fetched_from_its_host(db: TestDb) {
-    const MAX: u64 = 16 * 1024;
     const SIZE: u64 = 100_000;
-    let bytes = |from: u64, to: u64| -> Vec<u8> { (from..to).map(|n| u8::try_from(n % 251).expect("small")).collect() };
     let replica = Replica::start(&db).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
-    let spec = v1::TaskSpec {
-        output: Some(v1::OutputPolicy {
-            max_bytes: MAX,
-            ..Default::default()
-        }),
-        ..command(&["true"])
-    };
-    let id = replica.submit(spec).await;
-    runner.take().await;
-    for (from, to) in [(0, MAX / 2), (SIZE - MAX / 2, SIZE)] {
-        let chunk = v1::OutputChunk {
-            task_id: id,
-            stream: v1::OutputStream::Stdout.into(),
-            offset: from,
-            data: bytes(from, to),
-            age_ms: 0,
-        };
-        let request = v1::UploadOutputRequest {
-            host: "a".into(),
-            chunks: vec![chunk],
-            ..Default::default()
-        };
-        runner.client.upload_output(request).await.expect("upload");
-    }
-    let mut result = runner.success(id);
-    result.stdout_bytes = SIZE;
-    runner.ended(result).await;
+    let id = ended_with_a_gap(&replica, &mut runner, SIZE).await;
     replica.until_state(id, S::Finished).await;
     let stored = get(&replica, &format!("/v1/tasks/{id}/output")).await.body;
-    assert!(stored == [bytes(0, MAX / 2), bytes(SIZE - MAX / 2, SIZE)].concat());
+    assert!(stored == [bytes(0, HALF), bytes(SIZE - HALF, SIZE)].concat());
     let path = format!("/v1/tasks/{id}/output?full=true");
     let mut host = runner.clone();
     let serve = async {
-        let request = v1::NextFetchRequest {
-            host: "a".into(),
-            instance_id: "instance-a".into(),
-            park_ms: 20_000,
-        };
-        let order = host.client.next_fetch(request).await.expect("answer").into_inner();
-        let request = v1::PutFetchedRequest {
-            host: "a".into(),
-            fetch_id: order.fetch_id,
-            offset: order.offset,
-            data: bytes(order.offset, order.end),
-            error: String::new(),
-        };
-        host.client.put_fetched(request).await.expect("answer");
+        let order = next_fetch(&mut host, 20_000).await;
+        put_fetched(&mut host, order.fetch_id, order.offset, order.end).await;
     };
     let (full, ()) = tokio::join!(get(&replica, &path), serve);
     assert!(

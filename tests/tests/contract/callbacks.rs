@@ -1,14 +1,18 @@
-//! Receivers that hang must not delay the others.
+//! Callbacks: one row with the end of a task, and receivers that hang delay no others.
 
 use std::time::Duration;
 use systole_proto::v1;
+use systole_proto::v1::TaskState as S;
 use systole_tests::replica::{Replica, command};
 use systole_tests::wait::until;
 use systole_tests::{SimRunner, TestDb, on_both_databases};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-on_both_databases!(receivers_that_hang_delay_no_other_delivery);
+on_both_databases!(
+    a_callback_row_is_written_with_the_end,
+    receivers_that_hang_delay_no_other_delivery,
+);
 
 const HANGING: usize = 20;
 
@@ -83,4 +87,35 @@ async fn ended(replica: &Replica, runner: &mut SimRunner, url: &str) {
     assert_eq!(runner.take().await.task_id, id);
     let result = runner.result(id, "exit_code", Some(1));
     runner.ended(result).await;
+}
+
+async fn a_callback_row_is_written_with_the_end(db: TestDb) {
+    let mut config = Replica::config(&db);
+    config.callbacks.allow_private = false;
+    let replica = Replica::start_with(config).await;
+    let spec = v1::TaskSpec {
+        callback_url: "http://127.0.0.1:9/hook".into(),
+        ..command(&["true"])
+    };
+    let failed = replica.submit(spec.clone()).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    runner.take().await;
+    let result = runner.result(failed, "exit_code", Some(1));
+    runner.ended(result).await;
+    // A private address is refused for good, and the outcome does not depend on it.
+    let task = until("the delivery is given up", || async {
+        let task = replica.task(failed).await;
+        (task.callback.as_ref()?.status == "failed").then_some(task)
+    })
+    .await;
+    assert_eq!(task.state(), S::Failed);
+    let callback = task.callback.expect("callback");
+    assert!(callback.last_error.contains("private"), "{}", callback.last_error);
+    assert!(callback.delivery_id.starts_with("msg_"));
+    let finished = replica.submit(spec).await;
+    runner.take().await;
+    let result = runner.success(finished);
+    runner.ended(result).await;
+    replica.until_state(finished, S::Finished).await;
+    replica.stop().await;
 }

@@ -1,7 +1,8 @@
 //! Full output, from the host that has it to somebody who reads, over any replica.
 
 use systole_proto::v1;
-use systole_tests::replica::{Replica, command};
+use systole_tests::output::{HALF, bytes, ended_with_a_gap, next_fetch, put_fetched};
+use systole_tests::replica::Replica;
 use systole_tests::wait::until;
 use systole_tests::{SimRunner, TestDb, on_both_databases};
 use tonic::{Code, Status, Streaming};
@@ -13,46 +14,7 @@ on_both_databases!(
     a_slow_reader_makes_his_host_wait,
 );
 
-const MAX: u64 = 16 * 1024;
-const HALF: u64 = MAX / 2;
 const SIZE: u64 = 8_000_000;
-
-fn bytes(from: u64, to: u64) -> Vec<u8> {
-    (from..to).map(|n| u8::try_from(n % 251).expect("small")).collect()
-}
-
-/// A task whose output is stored but for its middle.
-async fn ended_task(replica: &Replica, runner: &mut SimRunner) -> i64 {
-    let id = replica
-        .submit(v1::TaskSpec {
-            output: Some(v1::OutputPolicy {
-                max_bytes: MAX,
-                ..Default::default()
-            }),
-            ..command(&["true"])
-        })
-        .await;
-    runner.take().await;
-    for (from, to) in [(0, HALF), (SIZE - HALF, SIZE)] {
-        let chunk = v1::OutputChunk {
-            task_id: id,
-            stream: v1::OutputStream::Stdout.into(),
-            offset: from,
-            data: bytes(from, to),
-            age_ms: 0,
-        };
-        let request = v1::UploadOutputRequest {
-            host: "a".into(),
-            chunks: vec![chunk],
-            ..Default::default()
-        };
-        runner.client.upload_output(request).await.expect("upload");
-    }
-    let mut result = runner.success(id);
-    result.stdout_bytes = SIZE;
-    runner.ended(result).await;
-    id
-}
 
 async fn read(replica: &Replica, id: i64) -> Streaming<v1::ReadOutputResponse> {
     let request = v1::ReadOutputRequest {
@@ -62,26 +24,6 @@ async fn read(replica: &Replica, id: i64) -> Streaming<v1::ReadOutputResponse> {
         ..Default::default()
     };
     replica.tasks().read_output(request).await.expect("read").into_inner()
-}
-
-async fn next(runner: &mut SimRunner, park_ms: u64) -> v1::NextFetchResponse {
-    let request = v1::NextFetchRequest {
-        host: "a".into(),
-        instance_id: "instance-a".into(),
-        park_ms,
-    };
-    runner.client.next_fetch(request).await.expect("answer").into_inner()
-}
-
-async fn put(runner: &mut SimRunner, id: i64, from: u64, to: u64) -> v1::PutFetchedResponse {
-    let request = v1::PutFetchedRequest {
-        host: "a".into(),
-        fetch_id: id,
-        offset: from,
-        data: bytes(from, to),
-        error: String::new(),
-    };
-    runner.client.put_fetched(request).await.expect("answer").into_inner()
 }
 
 /// All that comes: bytes, gaps, and how it ended.
@@ -108,10 +50,10 @@ async fn what_is_not_stored_is_fetched_from_its_host(db: TestDb) {
     // The reader at one replica, the host at another, where databases have several.
     let replica = Replica::start(&db).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
-    let id = ended_task(&replica, &mut runner).await;
-    assert_eq!(next(&mut runner, 0).await.fetch_id, 0, "nobody reads");
+    let id = ended_with_a_gap(&replica, &mut runner, SIZE).await;
+    assert_eq!(next_fetch(&mut runner, 0).await.fetch_id, 0, "nobody reads");
     let mut waiting = runner.clone();
-    let waiting = tokio::spawn(async move { next(&mut waiting, 20_000).await });
+    let waiting = tokio::spawn(async move { next_fetch(&mut waiting, 20_000).await });
     let reading = tokio::spawn(rest(read(&replica, id).await));
     let order = waiting.await.expect("a call");
     assert_eq!((order.task_id, order.offset, order.end), (id, HALF, SIZE - HALF));
@@ -129,7 +71,7 @@ async fn what_is_not_stored_is_fetched_from_its_host(db: TestDb) {
             to = to.min(lost.start);
         }
         for _ in 0..2 {
-            while put(&mut runner, order.fetch_id, at, to).await.wait {
+            while put_fetched(&mut runner, order.fetch_id, at, to).await.wait {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
             // Only the first one is sent again: a later one may find that all was read.
@@ -144,17 +86,17 @@ async fn what_is_not_stored_is_fetched_from_its_host(db: TestDb) {
     assert_eq!(gaps, [(lost.start, lost.end - lost.start)]);
     assert!(all == [bytes(0, lost.start), bytes(lost.end, SIZE)].concat());
     // Nothing is left of it.
-    assert_eq!(next(&mut runner, 0).await.fetch_id, 0);
-    assert!(put(&mut runner, order.fetch_id, 0, 10).await.gone);
+    assert_eq!(next_fetch(&mut runner, 0).await.fetch_id, 0);
+    assert!(put_fetched(&mut runner, order.fetch_id, 0, 10).await.gone);
     replica.stop().await;
 }
 
 async fn a_host_that_has_it_no_more_says_so(db: TestDb) {
     let replica = Replica::start(&db).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
-    let id = ended_task(&replica, &mut runner).await;
+    let id = ended_with_a_gap(&replica, &mut runner, SIZE).await;
     let reading = tokio::spawn(rest(read(&replica, id).await));
-    let order = next(&mut runner, 20_000).await;
+    let order = next_fetch(&mut runner, 20_000).await;
     // Another host has no business with it.
     let foreign = v1::PutFetchedRequest {
         host: "b".into(),
@@ -192,14 +134,19 @@ async fn a_host_that_has_it_no_more_says_so(db: TestDb) {
 async fn nothing_is_sent_to_a_reader_who_is_gone(db: TestDb) {
     let replica = Replica::start(&db).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
-    let id = ended_task(&replica, &mut runner).await;
+    let id = ended_with_a_gap(&replica, &mut runner, SIZE).await;
     let stream = read(&replica, id).await;
-    let order = next(&mut runner, 20_000).await;
+    let order = next_fetch(&mut runner, 20_000).await;
     drop(stream);
     let (at, to) = (order.offset, order.offset + 1_000);
     until("the request is gone", || {
         let mut runner = runner.clone();
-        async move { put(&mut runner, order.fetch_id, at, to).await.gone.then_some(()) }
+        async move {
+            put_fetched(&mut runner, order.fetch_id, at, to)
+                .await
+                .gone
+                .then_some(())
+        }
     })
     .await;
     replica.stop().await;
@@ -208,16 +155,16 @@ async fn nothing_is_sent_to_a_reader_who_is_gone(db: TestDb) {
 async fn a_slow_reader_makes_his_host_wait(db: TestDb) {
     let replica = Replica::start(&db).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
-    let id = ended_task(&replica, &mut runner).await;
+    let id = ended_with_a_gap(&replica, &mut runner, SIZE).await;
     let stream = read(&replica, id).await;
-    let order = next(&mut runner, 20_000).await;
+    let order = next_fetch(&mut runner, 20_000).await;
     // He does not read: what is on its way to him is bounded.
     let step = 100_000;
     let mut at = order.offset;
     loop {
         let to = (at + step).min(order.end);
         assert!(at < order.end, "all was taken though nobody reads");
-        if put(&mut runner, order.fetch_id, at, to).await.wait {
+        if put_fetched(&mut runner, order.fetch_id, at, to).await.wait {
             break;
         }
         at = to;
@@ -225,7 +172,7 @@ async fn a_slow_reader_makes_his_host_wait(db: TestDb) {
     let reading = tokio::spawn(rest(stream));
     while at < order.end {
         let to = (at + step).min(order.end);
-        let answer = put(&mut runner, order.fetch_id, at, to).await;
+        let answer = put_fetched(&mut runner, order.fetch_id, at, to).await;
         assert!(!answer.gone);
         if answer.wait {
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;

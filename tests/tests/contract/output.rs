@@ -2,6 +2,7 @@
 
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;
+use systole_tests::output::{HALF, MAX, bytes, chunk, limited, upload};
 use systole_tests::replica::{Replica, command};
 use systole_tests::wait::until;
 use systole_tests::{SimRunner, TestDb, on_both_databases};
@@ -14,46 +15,6 @@ on_both_databases!(
     bytes_have_the_time_when_they_were_seen,
     a_task_may_have_its_output_kept_for_less_or_more_time,
 );
-
-const MAX: u64 = 16 * 1024;
-const HALF: u64 = MAX / 2;
-
-/// The bytes that every test writes: each offset has a byte of its own.
-fn bytes(from: u64, to: u64) -> Vec<u8> {
-    (from..to).map(|n| u8::try_from(n % 251).expect("small")).collect()
-}
-
-fn chunk(task_id: i64, from: u64, to: u64) -> v1::OutputChunk {
-    v1::OutputChunk {
-        task_id,
-        stream: v1::OutputStream::Stdout.into(),
-        offset: from,
-        data: bytes(from, to),
-        age_ms: 0,
-    }
-}
-
-async fn upload(runner: &mut SimRunner, chunks: Vec<v1::OutputChunk>) -> v1::UploadOutputResult {
-    let request = v1::UploadOutputRequest {
-        host: "a".into(),
-        chunks,
-        ..Default::default()
-    };
-    let answer = runner.client.upload_output(request).await.expect("upload").into_inner();
-    let last = answer.results.last().cloned().expect("a result for each");
-    assert_eq!(last.error, None);
-    last
-}
-
-fn small() -> v1::TaskSpec {
-    v1::TaskSpec {
-        output: Some(v1::OutputPolicy {
-            max_bytes: MAX,
-            ..Default::default()
-        }),
-        ..command(&["true"])
-    }
-}
 
 /// What a reader gets: the bytes, and the gaps as `(offset, bytes)`.
 async fn read(replica: &Replica, id: i64, offset: u64, follow: bool) -> (Vec<u8>, Vec<(u64, u64)>) {
@@ -81,7 +42,7 @@ async fn read(replica: &Replica, id: i64, offset: u64, follow: bool) -> (Vec<u8>
 
 async fn of_a_long_stream_head_and_tail_are_stored_and_the_gap_is_told(db: TestDb) {
     let replica = Replica::start(&db).await;
-    let id = replica.submit(small()).await;
+    let id = replica.submit(limited()).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
     runner.take().await;
     upload(&mut runner, vec![chunk(id, 0, HALF)]).await;
@@ -105,7 +66,7 @@ async fn of_a_long_stream_head_and_tail_are_stored_and_the_gap_is_told(db: TestD
 
 async fn the_tail_goes_with_the_stream_and_what_is_sent_twice_changes_nothing(db: TestDb) {
     let replica = Replica::start(&db).await;
-    let id = replica.submit(small()).await;
+    let id = replica.submit(limited()).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
     runner.take().await;
     // In pieces that fit no edge, each twice, and now and then an old one again.
@@ -156,7 +117,7 @@ async fn the_tail_goes_with_the_stream_and_what_is_sent_twice_changes_nothing(db
 
 async fn a_follower_whose_offset_is_in_the_gap_goes_on_at_the_tail(db: TestDb) {
     let replica = Replica::start(&db).await;
-    let id = replica.submit(small()).await;
+    let id = replica.submit(limited()).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
     runner.take().await;
     upload(&mut runner, vec![chunk(id, 0, MAX)]).await;
@@ -238,7 +199,7 @@ async fn a_limit_outside_its_range_is_refused(db: TestDb) {
 
 async fn bytes_have_the_time_when_they_were_seen(db: TestDb) {
     let replica = Replica::start(&db).await;
-    let id = replica.submit(small()).await;
+    let id = replica.submit(limited()).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
     runner.take().await;
     let aged = |from, to, age_ms| v1::OutputChunk {
