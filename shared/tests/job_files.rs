@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use systole_shared::job::JobSpec;
 use systole_shared::job::definition::{AlarmSpec, BroadcastSpec, CallbackSpec, Group, LimitsSpec, RetrySpec, RunAs};
 use systole_shared::job::file::{CheckContext, JobFile, Set, Syntax};
+use systole_shared::policy::route::{Asked, Host, RoutePolicy, register};
 use systole_shared::trigger::calendar::{CalendarSpec, DateRange, DayWindow};
 use systole_shared::trigger::custom::Registry;
 use systole_shared::trigger::definition::{AfterSpec, TriggerSpec};
@@ -69,6 +70,34 @@ fn the_schema_has_the_fields_of_the_types_and_no_others() {
         of_all.remove(own);
     }
     assert_eq!(properties(&schema, "/$defs/defaults"), of_all);
+}
+
+#[derive(Debug)]
+struct Nearest;
+
+impl RoutePolicy for Nearest {
+    fn name(&self) -> &'static str {
+        "nearest"
+    }
+
+    fn choose(&self, _: Asked<'_>, _: &[Host]) -> usize {
+        0
+    }
+}
+
+#[test]
+fn the_schema_of_a_program_has_its_routes_too() {
+    let job = json!({"job": [{"name": "a", "command": ["x"], "route": "nearest"}]});
+    let made = || systole_shared::job::schema::schema();
+    assert_eq!(
+        made(),
+        schema(),
+        "the file has the routes of the product, in the same order"
+    );
+    let takes = |schema: &Value| jsonschema::validator_for(schema).expect("a schema").is_valid(&job);
+    assert!(!takes(&made()));
+    register(&Nearest).expect("a free name");
+    assert!(takes(&made()));
 }
 
 fn examples() -> Vec<(String, String, Syntax)> {

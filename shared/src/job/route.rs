@@ -39,9 +39,8 @@ impl Route {
             Self::Policy(word) => match route::policy(word) {
                 Some(policy) => Ok(Some(policy.name())),
                 None => {
-                    let known = ["any", "pinned", BROADCAST].into_iter().chain(route::names());
-                    let known: Vec<&str> = known.collect();
-                    let message = format!("there is no route {word:?} here; known are {}", known.join(", "));
+                    let known = route::words().join(", ");
+                    let message = format!("there is no route {word:?} here; known are {known}");
                     Err(Invalid::new("route", message))
                 }
             },
@@ -232,7 +231,7 @@ mod tests {
                 "route_key",
                 "cannot be hashed",
             ),
-            (r#""route":"fist""#, "route", "known are any, pinned, broadcast, random"),
+            (r#""route":"fist""#, "route", "known are any, random, round_robin"),
             (r#""broadcast":{"max_parallel":2}"#, "broadcast", "needs route"),
             (
                 r#""route":"broadcast","broadcast":{"max_parallel":0}"#,

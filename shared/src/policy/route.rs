@@ -116,11 +116,15 @@ pub fn register(policy: &'static dyn RoutePolicy) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// The names of all policies, the built-in ones first.
-pub fn names() -> Vec<&'static str> {
-    let registered = registered();
-    let all = POLICIES.iter().chain(&registered);
-    all.map(|policy| policy.name()).collect()
+/// All words that a job may say, those of the program around it last.
+pub fn words() -> Vec<&'static str> {
+    let (built_in, registered) = (POLICIES.iter().copied(), registered().into_iter());
+    let name = |policy: &'static dyn RoutePolicy| policy.name();
+    std::iter::once("any")
+        .chain(built_in.map(name))
+        .chain(["pinned", "broadcast"])
+        .chain(registered.map(name))
+        .collect()
 }
 
 /// The policy of a name; `None`: it chooses no host (`any`, `pinned`, `broadcast`), or there is none of that name.
