@@ -82,8 +82,11 @@ async fn due(ctx: &Context, lease_ms: i64, busy: &HashMap<Id, String>) -> Result
     if ms > 0 {
         return Ok((Vec::new(), Duration::from_millis(ms.unsigned_abs())));
     }
-    if ms < -STRANDED_MS {
-        let noted = ctx.db.note_stranded().await?;
+    let believed_ms = ctx.clock.until_ms();
+    if ms < -STRANDED_MS
+        && let Some(until_ms) = believed_ms
+    {
+        let noted = ctx.db.note_stranded(until_ms).await?;
         if noted > 0 {
             tracing::error!(
                 alarms = noted,
@@ -102,5 +105,5 @@ async fn due(ctx: &Context, lease_ms: i64, busy: &HashMap<Id, String>) -> Result
     if free.is_empty() {
         return Ok((Vec::new(), Duration::MAX));
     }
-    Ok((ctx.db.claim_alarms(free, lease_ms).await?, Duration::MAX))
+    Ok((ctx.db.claim_alarms(free, lease_ms, believed_ms).await?, Duration::MAX))
 }

@@ -31,13 +31,13 @@ async fn tick(ctx: &Context, slow_looked_ms: &mut i64) -> Result<Duration, Store
     let poll = ctx.config.timing.poll;
     // One read when there is nothing to do, and no write.
     let next = ctx.db.next_look().await?;
-    let mut done = 0;
-    if next.unwatched.is_some() {
-        done += late::read_definitions(ctx).await?;
-    }
     let Some(until_ms) = ctx.clock.until_ms() else {
         return Ok(poll);
     };
+    let mut done = 0;
+    if next.unwatched.is_some() {
+        done += late::read_definitions(ctx, until_ms).await?;
+    }
     if next.due_in_ms.is_some_and(|ms| ms <= 0) {
         done += late::judge_due(ctx, until_ms).await?;
     }

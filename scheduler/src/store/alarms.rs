@@ -26,17 +26,18 @@ pub(super) static NEXT_ALARM: Sql = Sql::new(
     "next_alarm",
     "SELECT min(next_at_ms) - {now} AS n FROM alarm WHERE status IN ('pending', 'held')",
 );
-/// Jobs whose silence is over and whose trouble is not: now somebody is told.
+/// Jobs whose silence is over and whose trouble is not: now somebody is told. `$3`: the latest time that is believed.
 static DUE_HELD: Sql = Sql::new(
     "due_held",
     "SELECT DISTINCT job_id AS id FROM alarm WHERE status = 'held' AND status IN ('pending', 'held') \
-       AND next_at_ms <= (SELECT {now} + 0) AND kind IN ('failure', 'late') \
+       AND next_at_ms <= (SELECT {now} + 0) AND (SELECT {now} + 0) <= $3 AND kind IN ('failure', 'late') \
        AND channel IN (SELECT e.value->>'name' FROM {each:$1}) ORDER BY job_id LIMIT $2",
 );
+/// What is pending has its cause; what is held back has only its time, and no clock past `$3` ends a silence.
 static DUE_ALARMS: Sql = Sql::new(
     "due_alarms",
     "SELECT id, channel, kind, job_id, job, notice, delivery_id, tries, raised_at_ms FROM alarm \
-     WHERE status IN ('pending', 'held') AND next_at_ms <= (SELECT {now} + 0) \
+     WHERE status IN ('pending', 'held') AND next_at_ms <= (SELECT {now} + 0) AND (status = 'pending' OR (SELECT {now} + 0) <= $3) \
        AND channel IN (SELECT e.value->>'name' FROM {each:$1}) ORDER BY next_at_ms, id LIMIT $2 {skip_locked}",
 );
 static LEASE_ALARMS: Sql = Sql::new(
@@ -53,7 +54,7 @@ static STRANDED: Sql = Sql::new(
     "UPDATE alarm SET last_error = $1, status = CASE WHEN next_at_ms < {now} - $3 THEN 'failed' ELSE status END, \
        settled_at_ms = CASE WHEN next_at_ms < {now} - $3 THEN {now} END \
      WHERE status IN ('pending', 'held') AND next_at_ms < {now} - $2 AND tries = 0 \
-       AND (last_error <> $1 OR next_at_ms < {now} - $3)",
+       AND (last_error <> $1 OR next_at_ms < {now} - $3) AND {now} <= $4",
 );
 
 pub static STATEMENTS: &[&Sql] = &[
@@ -140,17 +141,25 @@ impl Db {
     }
 
     /// Due alarms of these channels, one of each, leased for `lease_ms`. A replica that dies leaves them to the others after that.
-    pub async fn claim_alarms(&self, channels: Vec<String>, lease_ms: i64) -> Result<Vec<Claimed>, StoreError> {
+    /// A silence ends only as far as the clock is believed.
+    pub async fn claim_alarms(
+        &self,
+        channels: Vec<String>,
+        lease_ms: i64,
+        believed_ms: Option<i64>,
+    ) -> Result<Vec<Claimed>, StoreError> {
         let channels = Arc::new(channels);
+        let until_ms = believed_ms.unwrap_or(i64::MIN);
         self.write("claim_alarms", Class::Api, move |tx| {
             let channels = Arc::clone(&channels);
             Box::pin(async move {
                 let names: Vec<NameJson<'_>> = channels.iter().map(|name| NameJson { name }).collect();
                 // Before the alarms are locked: health comes first in the order.
-                let held: Vec<OnlyId> = tx.all(&DUE_HELD, vec![batch(&names)?, CLAIM_MAX.into()]).await?;
+                let args = || Ok::<_, StoreError>(vec![batch(&names)?, CLAIM_MAX.into(), until_ms.into()]);
+                let held: Vec<OnlyId> = tx.all(&DUE_HELD, args()?).await?;
                 let held: Vec<i64> = held.into_iter().map(|row| row.id).collect();
                 super::jobs::health::set_trouble(tx, &held).await?;
-                let rows: Vec<Claimed> = tx.all(&DUE_ALARMS, vec![batch(&names)?, CLAIM_MAX.into()]).await?;
+                let rows: Vec<Claimed> = tx.all(&DUE_ALARMS, args()?).await?;
                 let mut taken: HashSet<String> = HashSet::new();
                 let first: Vec<Claimed> = rows
                     .into_iter()
@@ -183,11 +192,11 @@ impl Db {
         .await
     }
 
-    /// Says so of alarms that nobody takes, and gives them up after a day.
-    pub async fn note_stranded(&self) -> Result<u64, StoreError> {
-        self.write("stranded_alarms", Class::Api, |tx| {
+    /// Says so of alarms that nobody takes, and gives them up after a day; none when the clock is past `until_ms`.
+    pub async fn note_stranded(&self, until_ms: i64) -> Result<u64, StoreError> {
+        self.write("stranded_alarms", Class::Api, move |tx| {
             let why = "no running scheduler has a channel of this name in its file (--alarms)";
-            let args: Vec<Arg> = vec![why.into(), STRANDED_MS.into(), STRANDED_MS_MAX.into()];
+            let args: Vec<Arg> = vec![why.into(), STRANDED_MS.into(), STRANDED_MS_MAX.into(), until_ms.into()];
             Box::pin(async move { tx.exec(&STRANDED, args).await })
         })
         .await

@@ -7,6 +7,8 @@ use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;
 use systole_scheduler::config::Config;
+use systole_scheduler::context::Context;
+use systole_scheduler::flow::jobs::late;
 use systole_tests::receiver::Got;
 use systole_tests::replica::Replica;
 use systole_tests::wait::until;
@@ -25,6 +27,10 @@ on_both_databases!(
     a_run_that_takes_long_is_told_once_while_it_runs,
     an_alarm_that_does_not_arrive_is_tried_again_and_seen,
     an_alarm_for_a_channel_that_nobody_has_is_seen,
+    nobody_is_late_by_a_clock_that_is_not_believed,
+    a_silence_does_not_end_by_a_clock_that_is_not_believed,
+    no_alarm_is_given_up_by_a_clock_that_is_not_believed,
+    a_clock_that_was_ahead_silences_nothing_afterwards,
     a_job_that_is_deleted_is_watched_no_more,
     a_job_without_alarms_leaves_no_trace,
     a_definition_whose_alarms_were_never_checked_still_runs,
@@ -543,6 +549,127 @@ async fn an_alarm_for_a_channel_that_nobody_has_is_seen(db: TestDb) {
         (alarms(&replica, true).await[0].state == "failed").then_some(())
     })
     .await;
+    replica.stop().await;
+}
+
+/// The duties hold, and the tests call what they would do with a clock that is further than is believed.
+async fn hold(ctx: &Context) {
+    ctx.clock.skew(3_652 * 86_400_000);
+    until("the clock is held", || async { ctx.clock.hold().map(drop) }).await;
+}
+
+/// Ten minutes ago: the clock has jumped by that, and no sample has shown it yet.
+fn before_the_jump() -> i64 {
+    systole_shared::clock::now_ms() - 600_000
+}
+
+async fn nobody_is_late_by_a_clock_that_is_not_believed(db: TestDb) {
+    let receiver = Receiver::start();
+    let replica = patient(&db, &receiver).await;
+    let late = json!([{"when": "late", "max_age": "1h", "to": ["hook"]}]);
+    let slow = json!([{"when": "slow", "longer_than": "1h", "to": ["hook"]}]);
+    put(&replica, with_alarms("late", &late)).await;
+    put(&replica, with_alarms("slow", &slow)).await;
+    watched(&db, 1).await;
+    until("both are known", || async {
+        (db.sql("SELECT count(*) FROM alarm_watch") == "2").then_some(())
+    })
+    .await;
+    let id = start(&replica, "slow").await.task_id;
+    let mut runner = SimRunner::new(&replica, "h", 0);
+    assert_eq!(runner.take().await.task_id, id);
+    runner.running(id).await;
+    let ctx = &replica.running.context;
+    hold(ctx).await;
+    // By the clock two hours have passed, ten minutes of them in no time.
+    db.sql("UPDATE alarm_watch SET base_ms = base_ms - 7200000, due_ms = due_ms - 7200000");
+    db.sql(&format!(
+        "UPDATE task SET started_at_ms = started_at_ms - 7200000 WHERE id = {id}"
+    ));
+    put(&replica, with_alarms("new", &late)).await;
+    let until_ms = before_the_jump();
+    assert_eq!(late::judge_due(ctx, until_ms).await.expect("judged"), 0);
+    assert_eq!(late::look_for_slow(ctx, until_ms).await.expect("looked"), 0);
+    assert_eq!(late::read_definitions(ctx, until_ms).await.expect("read"), 0);
+    assert_eq!(rows(&db), "0");
+    assert_eq!(db.sql("SELECT count(*) FROM alarm_watch"), "2");
+    ctx.clock.skew(0);
+    let mut told = kinds(&arrived(&receiver, 2).await);
+    told.sort_unstable();
+    assert_eq!(told, ["late", "slow"]);
+    watched(&db, 2).await;
+    replica.stop().await;
+}
+
+async fn a_silence_does_not_end_by_a_clock_that_is_not_believed(db: TestDb) {
+    let receiver = Receiver::start();
+    let replica = patient(&db, &receiver).await;
+    let rules = json!([{"when": "failure", "silence": "1h", "to": ["hook"]}]);
+    put(&replica, with_alarms("a", &rules)).await;
+    let mut runner = SimRunner::new(&replica, "h", 0);
+    run(&replica, &mut runner, "a", "exit_code").await;
+    arrived(&receiver, 1).await;
+    let ctx = &replica.running.context;
+    hold(ctx).await;
+    run(&replica, &mut runner, "a", "exit_code").await;
+    db.sql("UPDATE alarm SET next_at_ms = next_at_ms - 7200000 WHERE status = 'held'");
+    for believed in [None, Some(before_the_jump())] {
+        let claimed = ctx.db.claim_alarms(vec!["hook".into()], 60_000, believed).await;
+        assert!(claimed.expect("claimed").is_empty(), "{believed:?}");
+    }
+    // What has a cause and waits for nothing is told all the same.
+    put(
+        &replica,
+        with_alarms("b", &json!([{"when": "failure", "to": ["other"]}])),
+    )
+    .await;
+    run(&replica, &mut runner, "b", "exit_code").await;
+    let paths: Vec<String> = arrived(&receiver, 2).await.into_iter().map(|got| got.path).collect();
+    assert_eq!(paths, ["/hook", "/other"]);
+    ctx.clock.skew(0);
+    assert_eq!(arrived(&receiver, 3).await[2].path, "/hook");
+    replica.stop().await;
+}
+
+async fn no_alarm_is_given_up_by_a_clock_that_is_not_believed(db: TestDb) {
+    let receiver = Receiver::start();
+    let replica = patient(&db, &receiver).await;
+    let rules = json!([{"when": "failure", "to": ["nobody"]}]);
+    put(&replica, with_alarms("a", &rules)).await;
+    let mut runner = SimRunner::new(&replica, "h", 0);
+    let ctx = &replica.running.context;
+    hold(ctx).await;
+    run(&replica, &mut runner, "a", "exit_code").await;
+    // Two days have passed, by the clock alone.
+    db.sql("UPDATE alarm SET next_at_ms = next_at_ms - 172800000");
+    assert_eq!(ctx.db.note_stranded(before_the_jump()).await.expect("noted"), 0);
+    assert_eq!(alarms(&replica, false).await[0].state, "pending");
+    ctx.clock.skew(0);
+    until("it is given up", || async {
+        (alarms(&replica, true).await.first()?.state == "failed").then_some(())
+    })
+    .await;
+    replica.stop().await;
+}
+
+async fn a_clock_that_was_ahead_silences_nothing_afterwards(db: TestDb) {
+    let receiver = Receiver::start();
+    let replica = patient(&db, &receiver).await;
+    let rules = json!([{"when": "failure", "silence": "1h", "to": ["hook"]}]);
+    put(&replica, with_alarms("a", &rules)).await;
+    let mut runner = SimRunner::new(&replica, "h", 0);
+    run(&replica, &mut runner, "a", "exit_code").await;
+    arrived(&receiver, 1).await;
+    // It was told in 2036.
+    db.sql(&format!(
+        "UPDATE alarm SET window_ms = window_ms + {}",
+        3_652_i64 * 86_400_000
+    ));
+    run(&replica, &mut runner, "a", "exit_code").await;
+    arrived(&receiver, 2).await;
+    // And that one counts as always.
+    run(&replica, &mut runner, "a", "exit_code").await;
+    assert_eq!(alarms(&replica, false).await[0].state, "held");
     replica.stop().await;
 }
 

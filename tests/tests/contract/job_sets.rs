@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;
+use systole_scheduler::flow::jobs::{chains, sets};
 use systole_tests::replica::Replica;
+use systole_tests::wait::until;
 use systole_tests::{SimRunner, TestDb, on_both_databases};
 
 on_both_databases!(
@@ -19,6 +21,9 @@ on_both_databases!(
     a_newer_run_covers_a_set,
     a_member_whose_host_goes_before_it_starts_is_skipped,
     a_set_waits_for_the_proof_that_a_lost_member_is_dead,
+    a_retry_of_a_member_waits_for_the_proof_that_nothing_of_it_is_left,
+    a_member_of_a_cancelled_set_is_not_retried_when_the_proof_comes,
+    no_host_is_left_out_by_a_clock_that_is_not_believed,
     a_set_without_a_host_waits_for_one,
 );
 
@@ -329,6 +334,110 @@ async fn a_set_waits_for_the_proof_that_a_lost_member_is_dead(db: TestDb) {
     let done = replica.jobs().declare_dead(request).await.expect("declare");
     assert_eq!(done.into_inner().task_ids, [run]);
     replica.until_state(set, S::Failed).await;
+    replica.stop().await;
+}
+
+/// It fails, and processes of it are left that could not be ended.
+async fn fail_with_processes_left(runner: &mut SimRunner, task: i64) {
+    let mut result = runner.result(task, "exit_code", Some(7));
+    result.detail = Some(v1::EndDetail {
+        tree_empty: Some(false),
+        ..v1::EndDetail::default()
+    });
+    runner.ended(result).await;
+}
+
+/// A set on hosts a and b, whose member on b failed with processes left: the set, and that member.
+async fn unproven_member(replica: &Replica, a: &mut SimRunner, b: &mut SimRunner) -> (i64, i64) {
+    let more = json!({"retry": {"policy": "fixed", "max_retries": 1, "delay": "0"}});
+    put(replica, job("j", &broadcast(&more))).await;
+    let set = start(replica, "j").await.task_id;
+    let first = b.take().await.task_id;
+    let other = a.take().await.task_id;
+    succeed(a, other).await;
+    fail_with_processes_left(b, first).await;
+    let failed = replica.until_state(first, S::Failed).await;
+    assert_eq!((failed.retried_by, replica.state(set).await), (0, S::Running));
+    let held = get(replica, "j").await;
+    assert_eq!((held.running.as_slice(), held.unproven.len()), ([set].as_slice(), 1));
+    assert_eq!((held.unproven[0].task_id, held.unproven[0].host.as_str()), (first, "b"));
+    (set, first)
+}
+
+async fn a_retry_of_a_member_waits_for_the_proof_that_nothing_of_it_is_left(db: TestDb) {
+    let replica = patient(&db).await;
+    let [mut a, mut b] = hosts(&replica, ["a", "b"]).await;
+    let (set, first) = unproven_member(&replica, &mut a, &mut b).await;
+    // Another slot of the host proves nothing, and gets nothing of it.
+    SimRunner::new(&replica, "b", 1).idle().await;
+    let ctx = &replica.running.context;
+    sets::drive_all(ctx, true).await.expect("drive");
+    chains::sweep(ctx).await.expect("sweep");
+    assert_eq!(replica.task(first).await.retried_by, 0);
+    assert_eq!(replica.state(set).await, S::Running);
+    // The slot says that its hands are empty.
+    let run = b.take().await;
+    assert_eq!(shard(&run), ("1".into(), "2".into()));
+    let retry = replica.task(run.task_id).await;
+    assert_eq!((retry.retry_of, retry.set_id, retry.attempt), (first, set, 2));
+    assert_eq!(get(&replica, "j").await.unproven, []);
+    succeed(&mut b, run.task_id).await;
+    let head = replica.until_state(set, S::Finished).await;
+    assert_eq!(
+        head.outcome.expect("outcome").message,
+        "2 of 2 members ended with exit code 0"
+    );
+    until("the place is free", || async {
+        get(&replica, "j").await.running.is_empty().then_some(())
+    })
+    .await;
+    replica.stop().await;
+}
+
+async fn a_member_of_a_cancelled_set_is_not_retried_when_the_proof_comes(db: TestDb) {
+    let replica = patient(&db).await;
+    let [mut a, mut b] = hosts(&replica, ["a", "b"]).await;
+    let (set, first) = unproven_member(&replica, &mut a, &mut b).await;
+    replica.cancel(set).await;
+    assert_eq!(replica.state(set).await, S::Terminating);
+    let next = start(&replica, "j").await.task_id;
+    // The slot says that its hands are empty, and gets what comes after the set.
+    let run = b.take().await.task_id;
+    assert_eq!(replica.task(run).await.set_id, next);
+    assert_eq!(replica.task(first).await.retried_by, 0);
+    assert_eq!(replica.state(set).await, S::Terminated);
+    replica.stop().await;
+}
+
+async fn no_host_is_left_out_by_a_clock_that_is_not_believed(db: TestDb) {
+    let replica = patient(&db).await;
+    let [mut a, mut b] = hosts(&replica, ["a", "b"]).await;
+    put(&replica, job("j", &broadcast(&json!({})))).await;
+    let ctx = &replica.running.context;
+    let hold = || async {
+        ctx.clock.skew(3_652 * 86_400_000);
+        until("the clock is held", || async { ctx.clock.hold().map(drop) }).await;
+        // By the clock that jumped nobody has heard of b for an hour.
+        db.sql("UPDATE runner SET seen_ms = seen_ms - 3600000 WHERE host = 'b'");
+    };
+    hold().await;
+    let set = start(&replica, "j").await.task_id;
+    assert!(!sets::spread_due(ctx).await.expect("spread"));
+    assert_eq!(replica.state(set).await, S::Queued);
+    ctx.clock.skew(0);
+    b.idle().await;
+    let head = replica.until_state(set, S::Running).await;
+    assert_eq!(head.set_size, 2);
+    hold().await;
+    sets::drive_all(ctx, true).await.expect("drive");
+    let states: Vec<S> = members(&replica, set).await.iter().map(v1::Task::state).collect();
+    assert_eq!(states, [S::Queued, S::Queued]);
+    ctx.clock.skew(0);
+    for runner in [&mut a, &mut b] {
+        let run = runner.take().await.task_id;
+        succeed(runner, run).await;
+    }
+    replica.until_state(set, S::Finished).await;
     replica.stop().await;
 }
 

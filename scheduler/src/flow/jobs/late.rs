@@ -20,14 +20,14 @@ use systole_shared::policy::pause::{Held, Pause, held_by};
 use systole_shared::trigger::plan::Trigger;
 
 /// Reads the alarms of definitions that are new or changed. Returns how many definitions it had in hand.
-pub async fn read_definitions(ctx: &Context) -> Result<usize, StoreError> {
+pub async fn read_definitions(ctx: &Context, until_ms: i64) -> Result<usize, StoreError> {
     ctx.db
-        .write("watch_jobs", Class::Api, |tx| Box::pin(watch_jobs(tx)))
+        .write("watch_jobs", Class::Api, move |tx| Box::pin(watch_jobs(tx, until_ms)))
         .await
 }
 
-async fn watch_jobs(tx: &mut Tx) -> Result<usize, StoreError> {
-    let ids = watch::lock_unwatched(tx).await?;
+async fn watch_jobs(tx: &mut Tx, until_ms: i64) -> Result<usize, StoreError> {
+    let ids = watch::lock_unwatched(tx, until_ms).await?;
     if ids.is_empty() {
         return Ok(0);
     }
@@ -92,6 +92,11 @@ struct Subject {
 }
 
 async fn judge_jobs(tx: &mut Tx, ids: &[i64], until_ms: i64) -> Result<(usize, bool), StoreError> {
+    let now = settle::now_ms(tx).await?;
+    if now > until_ms {
+        // The clock has jumped, and no sample has shown it yet: nobody is late by it.
+        return Ok((0, false));
+    }
     let wanted: BTreeSet<i64> = ids.iter().copied().collect();
     let subjects = subjects(tx, ids).await?;
     let gone: Vec<i64> = wanted.iter().copied().filter(|id| !subjects.contains_key(id)).collect();
@@ -109,7 +114,11 @@ async fn judge_jobs(tx: &mut Tx, ids: &[i64], until_ms: i64) -> Result<(usize, b
         .into_iter()
         .map(|row| (row.job_id, row))
         .collect();
-    let now = settle::now_ms(tx).await?.min(until_ms);
+    // Anew: other transactions may have been waited for.
+    let now = settle::now_ms(tx).await?;
+    if now > until_ms {
+        return Ok((0, false));
+    }
     let alive: Vec<i64> = alive.into_iter().collect();
     let due = watch::lock_due(tx, &alive, now).await?;
     let oldest = due.iter().map(|watch| watch.base_ms).min().unwrap_or(now);

@@ -19,19 +19,45 @@ pub async fn spread_due(ctx: &Context) -> Result<bool, StoreError> {
     if !ctx.db.any_set_due().await? {
         return Ok(false);
     }
-    let lost_after_ms = ctx.lost_after_ms();
+    let Some(look) = Look::of(ctx) else {
+        return Ok(false);
+    };
     let (ended, made) = ctx
         .db
-        .write("spread", Class::Api, move |tx| Box::pin(spread(tx, lost_after_ms)))
+        .write("spread", Class::Api, move |tx| Box::pin(spread(tx, look)))
         .await?;
     after_end(ctx, &ended);
     ctx.wake.changed(made.clone());
     Ok(!made.is_empty())
 }
 
-async fn views(tx: &mut Tx, lost_after_ms: i64) -> Result<Vec<RunnerView>, StoreError> {
-    let rows = read::all_runners(tx).await?;
-    Ok(rows.iter().map(|row| fleet::view(row, lost_after_ms)).collect())
+/// How to see which hosts are there.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    lost_after_ms: i64,
+    /// Up to where the database's clock is believed.
+    until_ms: i64,
+}
+
+impl Look {
+    /// `None`: by the clock as it is nobody can be told to be silent.
+    fn of(ctx: &Context) -> Option<Self> {
+        Some(Self {
+            lost_after_ms: ctx.lost_after_ms(),
+            until_ms: ctx.clock.until_ms()?,
+        })
+    }
+
+    /// All runners. `None` when the clock has jumped, and no sample has shown it yet: whoever has not beaten since would look silent,
+    /// and lose his part of a broadcast.
+    async fn views(self, tx: &mut Tx) -> Result<Option<Vec<RunnerView>>, StoreError> {
+        let rows = read::all_runners(tx).await?;
+        if rows.iter().any(|row| row.now_ms > self.until_ms) {
+            return Ok(None);
+        }
+        let views = rows.iter().map(|row| fleet::view(row, self.lost_after_ms));
+        Ok(Some(views.collect()))
+    }
 }
 
 fn wanted<'a>(queue: &'a str, require: &'a Labels) -> Wanted<'a> {
@@ -42,14 +68,16 @@ fn wanted<'a>(queue: &'a str, require: &'a Labels) -> Wanted<'a> {
     }
 }
 
-async fn spread(tx: &mut Tx, lost_after_ms: i64) -> Result<(Ended, Vec<i64>), StoreError> {
+async fn spread(tx: &mut Tx, look: Look) -> Result<(Ended, Vec<i64>), StoreError> {
     let heads = sets::lock_due(tx).await?;
     let mut ended = Ended::default();
     let mut made = Vec::new();
     if heads.is_empty() {
         return Ok((ended, made));
     }
-    let runners = views(tx, lost_after_ms).await?;
+    let Some(runners) = look.views(tx).await? else {
+        return Ok((ended, made));
+    };
     for head in heads {
         match plan(&head, &runners) {
             Ok((_, found)) if found.iter().all(|member| !member.closed.is_empty()) => {
@@ -87,13 +115,11 @@ fn plan(head: &HeadRow, runners: &[RunnerView]) -> Result<(TaskSpec, Vec<Member>
 
 /// Lets all sets go on. `look`: whether the hosts of members that wait for them are still there.
 pub async fn drive_all(ctx: &Context, look: bool) -> Result<(), StoreError> {
-    let lost_after_ms = ctx.lost_after_ms();
     for id in ctx.db.open_sets().await? {
+        let look = if look { Look::of(ctx) } else { None };
         let (ended, held) = ctx
             .db
-            .write("drive_set", Class::Api, move |tx| {
-                Box::pin(drive(tx, id, look.then_some(lost_after_ms)))
-            })
+            .write("drive_set", Class::Api, move |tx| Box::pin(drive(tx, id, look)))
             .await?;
         after_end(ctx, &ended);
         ctx.wake
@@ -103,16 +129,17 @@ pub async fn drive_all(ctx: &Context, look: bool) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn drive(tx: &mut Tx, id: i64, look: Option<i64>) -> Result<(Ended, Vec<Held>), StoreError> {
+async fn drive(tx: &mut Tx, id: i64, look: Option<Look>) -> Result<(Ended, Vec<Held>), StoreError> {
     let mut ended = Ended::default();
     let Some(set) = sets::lock_open(tx, id).await? else {
         return Ok((ended, Vec::new()));
     };
     let mut parts = sets::parts(tx, id).await?;
-    if let Some(lost_after_ms) = look
+    if let Some(look) = look
         && parts.iter().any(|(part, _)| part.state == TaskState::Queued)
+        && let Some(runners) = look.views(tx).await?
     {
-        let gone = gone(&parts, &views(tx, lost_after_ms).await?);
+        let gone = gone(&parts, &runners);
         if !gone.is_empty() {
             give_up(tx, &gone, &mut ended).await?;
             parts = sets::parts(tx, id).await?;

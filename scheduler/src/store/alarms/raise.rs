@@ -8,12 +8,12 @@ use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use systole_shared::alarm::{Kind, Notice};
 
-/// Up to when the last alarm of a rule counts.
+/// Up to when the last alarm of a rule counts. One that lies further ahead than a silence lasts was written by a clock that was wrong.
 static LAST_TOLD: Sql = Sql::new(
     "last_told",
     "SELECT a.job_id, a.rule, max(a.window_ms) AS window_ms FROM {each:$1} JOIN alarm AS a \
        ON {is:a.job_id,CAST(e.value->>'job_id' AS BIGINT)} AND a.rule = e.value->>'rule' \
-     WHERE a.status <> 'silenced' GROUP BY a.job_id, a.rule",
+     WHERE a.status <> 'silenced' AND a.window_ms <= CAST(e.value->>'until_ms' AS BIGINT) GROUP BY a.job_id, a.rule",
 );
 static NOW: Sql = Sql::new("alarm_now", "SELECT {now} AS n");
 static PUT_ALARMS: Sql = Sql::new(
@@ -82,6 +82,7 @@ pub struct Raise {
 struct RuleJson<'a> {
     job_id: i64,
     rule: &'a str,
+    until_ms: i64,
 }
 
 #[derive(sqlx::FromRow)]
@@ -183,6 +184,7 @@ pub async fn raise(tx: &mut Tx, raises: &[Raise]) -> Result<Vec<bool>, StoreErro
         .map(|raise| RuleJson {
             job_id: raise.job_id,
             rule: &raise.rule,
+            until_ms: now.saturating_add(raise.silence_ms),
         })
         .collect();
     let mut last: HashMap<(i64, String), i64> = HashMap::new();

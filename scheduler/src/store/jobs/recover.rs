@@ -12,10 +12,12 @@ use systole_shared::job::{Blocking, Job};
 use systole_shared::policy::retry::{FollowUp, follow_up, is_lost};
 use systole_shared::task::OutcomeKind;
 
+/// Members of a broadcast that is being ended do not go on.
 static LOST_WORK: Sql = Sql::new(
     "lost_work",
     "SELECT id, job_id, recoveries, outcome_kind, exit_code, late_result, terminating, set_id, attempt, max_retries, replacements FROM task \
-     WHERE id {among:$1} AND status + 0 = 7 AND retried_by IS NULL AND job_id IS NOT NULL",
+     WHERE id {among:$1} AND status + 0 = 7 AND retried_by IS NULL AND job_id IS NOT NULL \
+       AND NOT EXISTS (SELECT 1 FROM task AS h WHERE {is:h.id,task.set_id} AND h.status + 0 = 9)",
 );
 
 pub static STATEMENTS: &[&Sql] = &[&LOST_WORK];

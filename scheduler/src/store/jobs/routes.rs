@@ -13,14 +13,15 @@ pub const AGAIN_MS: i64 = 2_000;
 /// Runs of one transaction.
 pub const BATCH_MAX: i64 = 256;
 
-/// No host yet; one that did not take it up; or one that cannot start anything any more. `$1`: a host is live so long after its last
+/// No host yet; one that did not take it up; or one that cannot start anything any more; or a choice that lies ahead, which was made by a
+/// clock that was wrong. `$1`: a host is live so long after its last
 /// beat, `$2` and `$3`: [`AGAIN_MS`] and [`ROUTE_WAIT_MS`]. Only the oldest choices are looked at, so that a pass costs the same however
 /// long the queue is; the others are looked at when they are as old.
 macro_rules! is_due {
     () => {
         "task.status = 2 AND task.routed_ms IS NOT NULL AND task.id {among_query:SELECT q.id FROM (SELECT id, routed_ms FROM task \
            WHERE status = 2 AND routed_ms IS NOT NULL AND set_size IS NULL ORDER BY routed_ms LIMIT 2000) AS q} \
-         AND ((task.target_host = '' AND task.routed_ms <= {now} - $2) OR (task.target_host <> '' AND (task.routed_ms <= {now} - $3 \
+         AND (task.routed_ms > {now} + $2 OR (task.target_host = '' AND task.routed_ms <= {now} - $2) OR (task.target_host <> '' AND (task.routed_ms <= {now} - $3 \
            OR NOT EXISTS (SELECT 1 FROM runner AS r WHERE r.host = task.target_host AND NOT r.cordoned AND r.fault IS NULL \
              AND NOT r.leaving AND r.seen_ms >= {now} - $1))))"
     };

@@ -18,10 +18,11 @@ const HEADS_MAX: i64 = 16;
 /// Sets that one pass looks at.
 const OPEN_MAX: i64 = 1_000;
 
-/// Its place is taken, and its members are not made yet. `$1`: [`AGAIN_MS`].
+/// Its place is taken, and its members are not made yet. `$1`: [`AGAIN_MS`]. A look that lies ahead was made by a clock that was wrong.
 macro_rules! is_due {
     () => {
-        "task.status = 2 AND task.routed_ms IS NOT NULL AND task.set_size IS NOT NULL AND task.routed_ms <= {now} - $1"
+        "task.status = 2 AND task.routed_ms IS NOT NULL AND task.set_size IS NOT NULL \
+           AND (task.routed_ms <= {now} - $1 OR task.routed_ms > {now} + $1)"
     };
 }
 

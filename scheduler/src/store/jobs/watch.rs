@@ -19,7 +19,7 @@ pub(in crate::store) static NEXT_LOOK: Sql = Sql::new(
 );
 static LOCK_UNWATCHED: Sql = Sql::new(
     "lock_unwatched",
-    "SELECT id FROM job WHERE watched_version <> version ORDER BY id LIMIT $1 {skip_locked}",
+    "SELECT id FROM job WHERE watched_version <> version AND {now} <= $2 ORDER BY id LIMIT $1 {skip_locked}",
 );
 static WATCHED: Sql = Sql::new(
     "watched",
@@ -42,7 +42,8 @@ static DELETE: Sql = Sql::new(
 static FORGET: Sql = Sql::new("forget_watches", "DELETE FROM alarm_watch WHERE job_id {among:$1}");
 static DUE: Sql = Sql::new(
     "due_watches",
-    "SELECT DISTINCT job_id AS id FROM (SELECT job_id FROM alarm_watch WHERE due_ms <= $1 ORDER BY due_ms LIMIT $2) AS x",
+    "SELECT DISTINCT job_id AS id FROM (SELECT job_id FROM alarm_watch WHERE due_ms <= (SELECT {now} + 0) AND (SELECT {now} + 0) <= $1 \
+       ORDER BY due_ms LIMIT $2) AS x",
 );
 static LOCK_DUE: Sql = Sql::new(
     "lock_due_watches",
@@ -56,10 +57,10 @@ static MOVE: Sql = Sql::new(
        CAST(e.value->>'since_ms' AS BIGINT) AS since_ms, CAST(e.value->>'due_ms' AS BIGINT) AS due_ms FROM {each:$1}) AS x \
      WHERE {is:alarm_watch.job_id,x.job_id} AND alarm_watch.rule = x.rule",
 );
-/// They have succeeded: not late any more, and looked at again.
+/// They have succeeded: not late any more, and looked at again at once, whatever the clock says then.
 static PUT_RIGHT: Sql = Sql::new(
     "put_right",
-    "UPDATE alarm_watch SET since_ms = NULL, due_ms = {now} WHERE job_id {among:$1} AND since_ms IS NOT NULL",
+    "UPDATE alarm_watch SET since_ms = NULL, due_ms = 0 WHERE job_id {among:$1} AND since_ms IS NOT NULL",
 );
 static LATE: Sql = Sql::new(
     "late_jobs",
@@ -71,7 +72,7 @@ static SLOW: Sql = Sql::new(
     "slow_runs",
     "SELECT t.id, t.job_id, w.rule, t.host, t.slot, t.attempt, t.max_retries, t.started_at_ms FROM task AS t \
      JOIN alarm_watch AS w ON {is:w.job_id,t.job_id} AND w.slow_ms IS NOT NULL \
-     WHERE t.status IN (3, 4, 9) AND t.orphaned_at_ms IS NULL AND t.job_id IS NOT NULL AND t.started_at_ms < {now} - w.slow_ms AND t.started_at_ms < $1 - w.slow_ms \
+     WHERE t.status IN (3, 4, 9) AND t.orphaned_at_ms IS NULL AND t.job_id IS NOT NULL AND t.started_at_ms < {now} - w.slow_ms AND {now} <= $1 \
        AND NOT EXISTS (SELECT 1 FROM alarm AS a WHERE a.cause = 'j' || t.job_id || ':' || w.rule || ':' || t.id) \
      ORDER BY t.id LIMIT $2",
 );
@@ -177,7 +178,7 @@ impl Db {
         .await
     }
 
-    /// Jobs with a rule that is due.
+    /// Jobs with a rule that is due; none when the clock is past `until_ms`.
     pub async fn due_watches(&self, until_ms: i64) -> Result<Vec<i64>, StoreError> {
         let rows: Vec<OnlyId> = self
             .read("due_watches", move |tx| {
@@ -188,9 +189,9 @@ impl Db {
     }
 }
 
-/// Jobs whose definition changed since its alarms were read; locked.
-pub async fn lock_unwatched(tx: &mut Tx) -> Result<Vec<i64>, StoreError> {
-    let rows: Vec<OnlyId> = tx.all(&LOCK_UNWATCHED, vec![STEP_MAX.into()]).await?;
+/// Jobs whose definition changed since its alarms were read; locked. None when the clock is past `until_ms`: new rules count from now.
+pub async fn lock_unwatched(tx: &mut Tx, until_ms: i64) -> Result<Vec<i64>, StoreError> {
+    let rows: Vec<OnlyId> = tx.all(&LOCK_UNWATCHED, vec![STEP_MAX.into(), until_ms.into()]).await?;
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
@@ -223,8 +224,8 @@ pub async fn forget(tx: &mut Tx, jobs: &[i64]) -> Result<(), StoreError> {
     tx.exec(&FORGET, vec![batch(jobs)?]).await.map(drop)
 }
 
-pub async fn lock_due(tx: &mut Tx, jobs: &[i64], until_ms: i64) -> Result<Vec<WatchRow>, StoreError> {
-    tx.all(&LOCK_DUE, vec![batch(jobs)?, until_ms.into()]).await
+pub async fn lock_due(tx: &mut Tx, jobs: &[i64], now: i64) -> Result<Vec<WatchRow>, StoreError> {
+    tx.all(&LOCK_DUE, vec![batch(jobs)?, now.into()]).await
 }
 
 pub async fn save(tx: &mut Tx, rows: &[WatchRow]) -> Result<(), StoreError> {
