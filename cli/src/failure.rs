@@ -316,9 +316,9 @@ fn option_of(field: &str) -> String {
 
 /// Puts the option in front of the sentence, unless the sentence already begins with the field.
 fn with_field(code: &str, field: &str, message: &str) -> String {
-    // A sentence about a task names it: "no task 9999 (newest is 2210)", in whatever language it begins.
+    // A sentence about a task or a job names it: "no task 9999 (newest is 2210)", in whatever language it begins.
     let detail = Code::parse(code).map_or(message, |code| Locale::detail(code, message));
-    let speaks_for_itself = ["no ", "task ", "the token "]
+    let speaks_for_itself = ["no ", "task ", "the token ", "there is no job "]
         .iter()
         .any(|begin| detail.starts_with(begin));
     if field.is_empty() || speaks_for_itself {

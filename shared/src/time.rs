@@ -1,6 +1,6 @@
 //! Durations and times as people write and read them.
 
-use chrono::{DateTime, Local, NaiveTime, TimeZone, Utc};
+use chrono::{DateTime, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeZone, Utc};
 
 /// Parses a duration with units: `90s`, `1h30m`, `250ms`, `2d`. A bare number is refused, except `0`.
 /// Returns milliseconds.
@@ -77,11 +77,15 @@ pub fn exact_duration(ms: u64) -> String {
     text
 }
 
-/// Parses a time: RFC 3339, `HH:MM` or `HH:MM:SS` today in this machine's zone, or `-2h` and `+30m`
-/// relative to `now_ms`. Returns milliseconds since the epoch.
+/// Parses a time: RFC 3339; in this machine's zone a day, a day and a time of day, or a time of today; or `-2h` and `+30m` relative to
+/// `now_ms`. Returns milliseconds since the epoch.
 pub fn parse_time(text: &str, now_ms: i64) -> Result<i64, String> {
     let text = text.trim();
-    let bad = || format!("{text:?} is not a time; write 2027-01-31T02:30:00+01:00, 02:30, -2h or +30m");
+    let bad = || {
+        format!(
+            "{text:?} is not a time; write 2027-01-31T02:30:00+01:00, 2027-01-31 02:30, 2027-01-31, 02:30, -2h or +30m"
+        )
+    };
     if let Some(back) = text.strip_prefix('-') {
         let ms = parse_duration(back)?;
         return now_ms.checked_sub_unsigned(ms).ok_or_else(bad);
@@ -93,20 +97,34 @@ pub fn parse_time(text: &str, now_ms: i64) -> Result<i64, String> {
     if let Ok(time) = DateTime::parse_from_rfc3339(text) {
         return Ok(time.timestamp_millis());
     }
-    let clock = NaiveTime::parse_from_str(text, "%H:%M")
-        .or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S"))
-        .map_err(|_| bad())?;
     let today = Local
         .timestamp_millis_opt(now_ms)
         .single()
         .ok_or_else(bad)?
         .date_naive();
+    let local = local_time(text, today).ok_or_else(bad)?;
     // A local time that does not exist (clock change) has no answer; say so instead of guessing.
     Local
-        .from_local_datetime(&today.and_time(clock))
+        .from_local_datetime(&local)
         .earliest()
         .map(|time| time.timestamp_millis())
-        .ok_or_else(|| format!("{text} does not exist today: the clocks change; write a full time with offset"))
+        .ok_or_else(|| format!("{text} does not exist: the clocks change then; write a full time with offset"))
+}
+
+/// A day, a time of day, or both with a `T` or a space between them.
+fn local_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
+    let day = |text: &str| NaiveDate::parse_from_str(text, "%Y-%m-%d").ok();
+    let clock = |text: &str| {
+        let parsed = NaiveTime::parse_from_str(text, "%H:%M");
+        parsed.or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S")).ok()
+    };
+    if let Some((date, time)) = text.split_once(['T', ' ']) {
+        return Some(day(date)?.and_time(clock(time)?));
+    }
+    match clock(text) {
+        Some(time) => Some(today.and_time(time)),
+        None => Some(day(text)?.and_time(NaiveTime::MIN)),
+    }
 }
 
 /// RFC 3339 in UTC with milliseconds; empty for "not set".
@@ -164,6 +182,27 @@ mod tests {
         assert_eq!(parse_time("2027-01-15T08:00:00Z", now), Ok(1_800_000_000_000));
         assert!(parse_time("tomorrow", now).is_err());
         assert!(parse_time("02:30", now).is_ok());
+    }
+
+    #[test]
+    fn local_times_have_a_day_or_are_of_today() {
+        let date = |text: &str| NaiveDate::parse_from_str(text, "%Y-%m-%d").expect("a day");
+        let today = date("2026-11-30");
+        for (text, expected) in [
+            ("02:30", Some("2026-11-30 02:30:00")),
+            ("02:30:05", Some("2026-11-30 02:30:05")),
+            ("2027-03-28", Some("2027-03-28 00:00:00")),
+            ("2027-03-28 02:30", Some("2027-03-28 02:30:00")),
+            ("2027-03-28T02:30:05", Some("2027-03-28 02:30:05")),
+            ("2027-03-28T", None),
+            ("2027-02-30", None),
+            ("28.3.2027", None),
+            ("2027-03-28 25:00", None),
+            (" 02:30", None),
+        ] {
+            let found = local_time(text, today).map(|time| time.to_string());
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
     }
 
     #[test]

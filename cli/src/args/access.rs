@@ -1,6 +1,6 @@
 //! `token` and `audit`: who may do what, and who did what.
 
-use super::value::{count, one_of, positive_duration, reason, time, token_name};
+use super::value::{count, one_of, positive_duration, reason, since, token_name};
 use crate::url::Url;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -101,11 +101,11 @@ pub struct AuditArgs {
     /// Only what was done to this task, runner or token
     #[arg(long, value_name = "SUBJECT")]
     pub subject: Option<String>,
-    /// At or after this time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// At or after this time, or within this last while, such as 2h
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub since: Option<i64>,
-    /// Before this time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Before this time, or longer ago than a while, such as 2h
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub until: Option<i64>,
     /// At most this many
     #[arg(short = 'n', value_name = "N", value_parser = count)]

@@ -1,6 +1,6 @@
 //! `backfill`: fires that did not happen.
 
-use super::value::{count, reason, time, word};
+use super::value::{count, reason, since, word};
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
@@ -55,11 +55,11 @@ pub struct BackfillRunArgs {
     /// The job
     #[arg(value_name = "JOB", value_parser = word)]
     pub job: String,
-    /// Scheduled from this time on
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Scheduled from this time on, or from so long ago, such as 48h
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub from: i64,
     /// Scheduled up to this time, which is included
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub to: i64,
     /// Only of this trigger
     #[arg(long, value_name = "T", value_parser = word)]

@@ -1,6 +1,6 @@
 //! Which tasks: the conditions that `ls`, `cancel` and `rerun` share.
 
-use super::value::{state, target, task_id, time, word};
+use super::value::{since, state, target, task_id, word};
 use clap::Args;
 use systole_proto::convert::{state_to_wire, time_to_wire};
 use systole_proto::v1;
@@ -31,11 +31,11 @@ pub struct FilterArgs {
     /// Only tasks of this name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Submitted at or after this time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Submitted at or after this time, or within this last while, such as 2h
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub since: Option<i64>,
-    /// Submitted before this time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Submitted before this time, or longer ago than a while, such as 2h
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub until: Option<i64>,
 }
 

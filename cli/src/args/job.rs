@@ -1,7 +1,7 @@
 //! Options of `systole job`.
 
 use super::job_change::{JobDiffArgs, JobEditArgs, JobEnqueueArgs, JobRestoreArgs};
-use super::value::{ahead, count, env_var, key, reason, time, version, word};
+use super::value::{ahead, count, env_var, key, reason, since, time, version, word};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -192,11 +192,11 @@ pub struct JobHistoryArgs {
     /// Only of this trigger
     #[arg(long, value_name = "NAME", value_parser = word)]
     pub trigger: Option<String>,
-    /// Scheduled at or after this time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Scheduled at or after this time, or within this last while, such as 2h
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub since: Option<i64>,
-    /// Scheduled before this time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    /// Scheduled before this time, or longer ago than a while, such as 2h
+    #[arg(long, value_name = "TIME|DURATION", value_parser = since, allow_hyphen_values = true)]
     pub until: Option<i64>,
     /// Only fired, coalesced or skipped ones
     #[arg(long, value_name = "VERDICT", value_parser = ["fired", "coalesced", "skipped"])]

@@ -134,7 +134,7 @@ fn first_fires(fires: &[String]) -> String {
     }
 }
 
-/// One result of the plan, in words. Unchanged ones have none.
+/// One result of the plan, in words. Unchanged ones have none, unless there is something to be said of them.
 pub fn lines(line: &Line, dry_run: bool) -> Vec<String> {
     let name = match line.kind.as_str() {
         "job" => line.name.clone(),
@@ -167,6 +167,7 @@ pub fn lines(line: &Line, dry_run: bool) -> Vec<String> {
         "deleted" if dry_run => out.push(format!("- {name}  is in no file any more, and is deleted")),
         "deleted" => out.push(format!("- {name}  deleted")),
         "outdated" => out.push(format!("! {name}  is older in this file than what was applied since; it stays as it is")),
+        "unchanged" if !line.warnings.is_empty() => out.push(format!("= {name}")),
         _ => {}
     }
     out.extend(line.warnings.iter().map(|warning| format!("    note  {warning}")));
@@ -272,6 +273,11 @@ mod tests {
             assert_eq!(is_change(&result), change, "{applied:?}");
         }
         assert!(lines(&line(&with(Applied::Unchanged)), true).is_empty());
+        let noted = v1::ApplyResult {
+            applied: Applied::Unchanged as i32,
+            ..result.clone()
+        };
+        assert_eq!(lines(&line(&noted), true), ["= a", "    note  odd day x"]);
     }
 
     #[test]

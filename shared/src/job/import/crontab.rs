@@ -216,6 +216,9 @@ impl Reader<'_> {
                 });
             }
         }
+        if !self.system && word(rest).is_some_and(|(first, _)| first == "root") {
+            notes.push("root is taken for the program; if it is the user that the line runs as: --system".to_owned());
+        }
         if rest.trim().is_empty() {
             let reason = if self.system {
                 "has no command"
@@ -418,6 +421,9 @@ mod tests {
             ..options()
         };
         let text = "17 * * * * www-data cd / && /usr/local/bin/sweep.sh --all\n25 6 * * * root\tlogrotate x\n";
+        let without = import(text, &options());
+        assert_eq!(without.jobs[0].notes, [""; 0]);
+        assert!(without.jobs[1].notes[0].contains("--system"), "{:?}", without.jobs[1].notes);
         let crontab = read("tab", text, true, &system, &mut Names::new(&system.prefix));
         let [sweep, logrotate] = &crontab.jobs[..] else {
             panic!("{crontab:?}")
