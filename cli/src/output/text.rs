@@ -136,6 +136,11 @@ pub fn labels(labels: &[v1::Label]) -> String {
 }
 
 /// Attempts that the chain may have, all together.
+/// Which attempt of its chain it is.
+pub fn attempt(task: &v1::Task) -> String {
+    format!("attempt {} of {}", task.attempt, attempts_max(task))
+}
+
 pub fn attempts_max(task: &v1::Task) -> u32 {
     let retries = task
         .spec
@@ -245,7 +250,7 @@ pub fn end_line(task: &v1::Task, next: Option<&v1::Task>, now_ms: u64, colored: 
         line.push_str(&format!(" after {took}"));
     }
     if task.retried_by != 0 {
-        let of = format!("; attempt {} of {}", task.attempt, attempts_max(task));
+        let of = format!("; {}", attempt(task));
         // Only a successor whose time has not come waits for the delay.
         let waits = next.is_some_and(|next| state_from_wire(next.state) == Some(TaskState::Created));
         let delay = task

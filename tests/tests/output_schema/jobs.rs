@@ -1,6 +1,7 @@
 //! Jobs, what fires them, and what is told of them.
 
 use crate::documents::Shell;
+use serde_json::json;
 use std::path::Path;
 use systole_tests::system::{Said, until};
 
@@ -39,6 +40,7 @@ route = "broadcast"
 [[job]]
 name = "failing"
 command = ["false"]
+retry = { policy = "fixed", max_retries = 1, delay = "0s" }
 [[job.alarm]]
 when = "failure"
 to = ["hook"]
@@ -113,6 +115,13 @@ fn files(shell: &mut Shell<'_>) {
 fn runs(shell: &mut Shell<'_>) {
     shell.both("job trigger", &["job", "trigger", "everywhere"]);
     shell.both("job trigger", &["job", "trigger", "failing"]);
+    let ended = shell.both("job history", &["job", "history", "failing"]);
+    let ended = &ended["occurrences"][0];
+    assert_eq!((&ended["state"], &ended["outcome"]), (&json!("FAILED"), &json!("exit_code")));
+    let (first, last) = (ended["task"].as_str(), ended["last_task"].as_str());
+    assert!(first.is_some() && last > first, "{ended}");
+    let note = ended["note"].as_str().expect("a note");
+    assert!(note.contains("attempt 2 of 2; ") && !note.contains("next:"), "{ended}");
     shell.both("job trigger --detach", &["job", "trigger", "everywhere", "--detach"]);
     shell.both("job enqueue", &["job", "enqueue", "nightly", "everywhere", "nobody"]);
     shell.both("why JOB", &["why", "nightly"]);

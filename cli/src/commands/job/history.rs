@@ -20,6 +20,8 @@ use systole_shared::trigger::zone::Zone;
 pub const PAGE: u64 = 1_000;
 /// Later than this is worth a word, ms.
 const LATE_MS: u64 = 5_000;
+/// Tasks of one chain that are followed; more than a run can have.
+const CHAIN_MAX: usize = 256;
 
 const COLUMNS: [Column; 7] = [
     Column::whole("SCHEDULED"),
@@ -45,6 +47,9 @@ pub struct Line {
     into: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<String>,
+    /// The last one of its chain, where it was retried: `state` and `outcome` are those of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_task: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +76,35 @@ pub fn id(id: i64) -> Option<String> {
     (id != 0).then(|| id.to_string())
 }
 
-pub fn line(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone) -> Line {
+/// The tasks of a fire.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// The one that it made.
+    pub first: v1::Task,
+    /// The one that its retries have come to, if there are any.
+    pub retry: Option<v1::Task>,
+}
+
+impl Chain {
+    pub fn last(&self) -> &v1::Task {
+        self.retry.as_ref().unwrap_or(&self.first)
+    }
+
+    /// That it was retried, in a few words; empty where it was not.
+    fn retried(&self) -> String {
+        self.retry.as_ref().map_or_else(String::new, |retry| {
+            format!(
+                "{}; {} {}",
+                text::attempt(retry),
+                self.first.id,
+                outcome(Some(&self.first))
+            )
+        })
+    }
+}
+
+pub fn line(occurrence: &v1::Occurrence, chain: Option<&Chain>, zone: &Zone) -> Line {
+    let task = chain.map(Chain::last);
     Line {
         trigger: occurrence.trigger.clone(),
         scheduled_at: utc(occurrence.scheduled_at_ms),
@@ -81,6 +114,9 @@ pub fn line(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone) -
         reason: occurrence.reason.clone(),
         into: utc(occurrence.into_ms),
         task: id(occurrence.task_id),
+        last_task: chain
+            .and_then(|chain| chain.retry.as_ref())
+            .and_then(|retry| id(retry.id)),
         state: task.map(|task| text::state_name(task.state)),
         outcome: task
             .and_then(|task| task.outcome.as_ref())
@@ -90,8 +126,18 @@ pub fn line(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone) -
         blocked_by: id(occurrence.blocked_by),
         after_root: id(occurrence.parent_root),
         decided_at: utc(occurrence.at_ms),
-        note: note(occurrence, zone),
+        note: full_note(occurrence, chain, zone),
     }
+}
+
+/// With what became of the task before it was retried.
+fn full_note(occurrence: &v1::Occurrence, chain: Option<&Chain>, zone: &Zone) -> String {
+    let parts = [note(occurrence, zone), chain.map(Chain::retried).unwrap_or_default()];
+    parts
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Why, in a few words; the rest of a row.
@@ -155,32 +201,56 @@ pub fn outcome(task: Option<&v1::Task>) -> String {
     }
 }
 
-fn row(occurrence: &v1::Occurrence, task: Option<&v1::Task>, spec: &JobSpec, now: u64) -> Vec<Text> {
+fn row(occurrence: &v1::Occurrence, chain: Option<&Chain>, spec: &JobSpec, now: u64) -> Vec<Text> {
     let zone = trigger_zone(spec, &occurrence.trigger);
+    let task = chain.map(Chain::last);
     vec![
         plain(wire_fire(&zone, occurrence.scheduled_at_ms)),
         plain(occurrence.trigger.as_str()),
         plain(occurrence.verdict.as_str()),
-        plain(id(occurrence.task_id).unwrap_or_default()),
+        plain(id(task.map_or(occurrence.task_id, |task| task.id)).unwrap_or_default()),
         plain(outcome(task)),
         plain(task.map(|task| text::took(task, now)).unwrap_or_default()),
-        plain(note(occurrence, &zone)),
+        plain(full_note(occurrence, chain, &zone)),
     ]
 }
 
-/// The tasks of these occurrences: of each chain the member that the fire made. Those that are forgotten are left out.
-pub async fn tasks(client: &Client, occurrences: &[v1::Occurrence]) -> Result<BTreeMap<i64, v1::Task>, Failure> {
+async fn tasks(client: &Client, ids: &[i64]) -> Result<BTreeMap<i64, v1::Task>, Failure> {
+    let found = client.get_many(ids).await?.into_iter().filter_map(|result| result.task);
+    Ok(found.map(|task| (task.id, task)).collect())
+}
+
+/// The tasks of these occurrences, by the one that the fire made. Those that are forgotten are left out.
+pub async fn chains(client: &Client, occurrences: &[v1::Occurrence]) -> Result<BTreeMap<i64, Chain>, Failure> {
     let ids: Vec<i64> = occurrences
         .iter()
         .map(|one| one.task_id)
         .filter(|&id| id != 0)
         .collect();
-    let found = client.get_many(&ids).await?;
-    Ok(found
-        .into_iter()
-        .filter_map(|result| result.task)
-        .map(|task| (task.id, task))
-        .collect())
+    let first = tasks(client, &ids).await?.into_iter();
+    let mut chains: BTreeMap<i64, Chain> = first.map(|(id, first)| (id, Chain { first, retry: None })).collect();
+    // Of all of them one step at a time.
+    let mut ahead: Vec<i64> = chains.keys().copied().collect();
+    for _ in 0..CHAIN_MAX {
+        let next = |id: &i64| chains.get(id).map_or(0, |chain| chain.last().retried_by);
+        ahead.retain(|id| next(id) != 0);
+        if ahead.is_empty() {
+            break;
+        }
+        let mut found = tasks(client, &ahead.iter().map(next).collect::<Vec<_>>()).await?;
+        ahead.retain(|id| {
+            let Some(chain) = chains.get_mut(id) else { return false };
+            let retry = found.remove(&chain.last().retried_by);
+            let goes_on = retry.is_some();
+            if goes_on {
+                // Who comes after it is known from here on.
+                chain.first.retried_by = 0;
+                chain.retry = retry;
+            }
+            goes_on
+        });
+    }
+    Ok(chains)
 }
 
 pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failure> {
@@ -207,20 +277,23 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
             })
             .await?;
         let got = response.occurrences.len();
-        let tasks = tasks(&client, &response.occurrences).await?;
-        let with_task = response.occurrences.into_iter().map(|one| {
-            let task = tasks.get(&one.task_id).cloned();
-            (one, task)
+        let chains = match output.format {
+            Format::Id => BTreeMap::new(),
+            _ => chains(&client, &response.occurrences).await?,
+        };
+        let with_chain = response.occurrences.into_iter().map(|one| {
+            let chain = chains.get(&one.task_id).cloned();
+            (one, chain)
         });
         match output.format {
-            Format::Jsonl => with_task.for_each(|(one, task)| {
+            Format::Jsonl => with_chain.for_each(|(one, chain)| {
                 let zone = trigger_zone(&spec, &one.trigger);
-                json::object(&line(&one, task.as_ref(), &zone));
+                json::object(&line(&one, chain.as_ref(), &zone));
             }),
-            Format::Id => with_task
+            Format::Id => with_chain
                 .filter_map(|(one, _)| id(one.task_id))
                 .for_each(|id| output::line(&id)),
-            _ => all.extend(with_task),
+            _ => all.extend(with_chain),
         }
         if !pages.go_on(got, response.next_page_token) {
             break;
@@ -231,14 +304,14 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
         Format::Json => {
             let lines = all
                 .iter()
-                .map(|(one, task)| line(one, task.as_ref(), &trigger_zone(&spec, &one.trigger)));
+                .map(|(one, chain)| line(one, chain.as_ref(), &trigger_zone(&spec, &one.trigger)));
             json::document(&BTreeMap::from([("occurrences", lines.collect::<Vec<_>>())]));
         }
         Format::Table | Format::Wide => {
             let now = now_ms();
             let rows: Vec<_> = all
                 .iter()
-                .map(|(one, task)| row(one, task.as_ref(), &spec, now))
+                .map(|(one, chain)| row(one, chain.as_ref(), &spec, now))
                 .collect();
             table::print(&COLUMNS, &rows, &output);
         }
@@ -251,12 +324,16 @@ pub async fn history(global: &Global, args: &JobHistoryArgs) -> Result<u8, Failu
 mod tests {
     use super::super::why::tests::{AT, occurrence};
     use super::*;
+    use systole_shared::task::TaskState;
 
     #[test]
     fn a_row_fits_60_columns() {
-        let task = v1::Task {
-            id: 41,
-            ..v1::Task::default()
+        let chain = Chain {
+            first: v1::Task {
+                id: 41,
+                ..v1::Task::default()
+            },
+            retry: None,
         };
         let row = row(
             &v1::Occurrence {
@@ -265,7 +342,7 @@ mod tests {
                 verdict: "fired".into(),
                 ..v1::Occurrence::default()
             },
-            Some(&task),
+            Some(&chain),
             &JobSpec::default(),
             0,
         );
@@ -287,16 +364,27 @@ mod tests {
         (paused.fires, paused.until_ms) = (3, AT + 2 * 86_400_000);
         let mut coalesced = occurrence("coalesced", "misfire");
         coalesced.into_ms = AT + 86_400_000;
-        let task = crate::golden::task(2_143, systole_shared::task::TaskState::Failed);
+        let first = crate::golden::task(2_143, TaskState::Failed);
+        let chain = Chain { first, retry: None };
+        let again = Chain {
+            first: crate::golden::task(2_139, TaskState::Failed),
+            retry: Some(v1::Task {
+                attempt: 2,
+                ..crate::golden::task(2_142, TaskState::Finished)
+            }),
+        };
+        let mut retried = occurrence("fired", "schedule");
+        retried.task_id = 2_139;
         let rows: Vec<_> = [
-            (&fired, Some(&task)),
+            (&fired, Some(&chain)),
+            (&retried, Some(&again)),
             (&late, None),
             (&blocked, None),
             (&paused, None),
             (&coalesced, None),
         ]
         .into_iter()
-        .map(|(one, task)| row(one, task, &JobSpec::default(), AT))
+        .map(|(one, chain)| row(one, chain, &JobSpec::default(), AT))
         .collect();
         crate::golden::table("job_history", &COLUMNS, &rows);
     }

@@ -1,6 +1,6 @@
 //! `systole why JOB`: one of its times in sentences, and how it stands now.
 
-use super::history::{Line, PAGE, id, line, note, outcome, tasks};
+use super::history::{Chain, Line, PAGE, chains, id, line, note};
 use super::words::{job_zone, pause, spec_in_zones, trigger_zone, wire_fire};
 use crate::args::{Format, Global};
 use crate::client::Client;
@@ -10,13 +10,24 @@ use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::{self, Output, json, text};
 use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use systole_proto::convert::{state_from_wire, time_to_wire};
 use systole_proto::v1;
 use systole_shared::job::JobSpec;
+use systole_shared::job::compile::trigger_names;
+use systole_shared::task::TaskState;
+use systole_shared::trigger::calendar::{Calendar, Exclusions};
+use systole_shared::trigger::custom::Registry;
+use systole_shared::trigger::definition::{Environment, TriggerSpec};
 use systole_shared::trigger::zone::Zone;
+
+type Calendars = BTreeMap<String, Arc<Calendar>>;
 
 /// How far from a time that was asked for an occurrence is looked for, ms (36 h).
 const NEAR_MS: i64 = 36 * 3_600_000;
+/// A time of day is typed without seconds, ms.
+const MINUTE_MS: i64 = 60_000;
 /// Fires that are foretold.
 const FIRES: u32 = 3;
 
@@ -32,7 +43,7 @@ struct Why {
 }
 
 /// One occurrence in sentences.
-fn explain(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone, now: u64) -> Vec<String> {
+fn explain(occurrence: &v1::Occurrence, chain: Option<&Chain>, zone: &Zone, now: u64) -> Vec<String> {
     let trigger = match occurrence.trigger.as_str() {
         "" => "Asked for".to_owned(),
         name => format!("Trigger {name}"),
@@ -72,44 +83,47 @@ fn explain(occurrence: &v1::Occurrence, task: Option<&v1::Task>, zone: &Zone, no
             out.push(format!("It was skipped: {note}.{remedy}"));
         }
     }
-    if let Some(task) = task {
-        let ended = task.ended_at_ms;
-        let took = text::took(task, now);
-        let took = if took.is_empty() {
-            String::new()
-        } else {
-            format!(" after {took}")
-        };
-        let end = if ended == 0 {
-            String::new()
-        } else {
-            format!(" {}", wire_fire(zone, ended))
-        };
-        let host = text::runner(task);
-        let host = if host.is_empty() {
-            String::new()
-        } else {
-            format!(" on {host}")
-        };
-        out.push(format!(
-            "Task {} is {}{host}{end}{}.",
-            task.id,
-            outcome(Some(task)),
-            if ended == 0 { String::new() } else { took }
-        ));
-        if task.retried_by != 0 {
-            out.push(format!(
-                "It was retried as {}: systole show {}.",
-                task.retried_by, task.retried_by
-            ));
+    if let Some(chain) = chain {
+        out.push(stands(&chain.first, zone, now));
+        if let Some(retry) = &chain.retry {
+            out.push(format!("It was retried: {}.", text::attempt(retry)));
+            out.push(stands(retry, zone, now));
         }
-        if state_from_wire(task.state).is_some_and(|state| state.name() == "FAILED") {
-            out.push(format!("Its output: systole logs {}.", task.id));
+        let last = chain.last();
+        if state_from_wire(last.state) == Some(TaskState::Failed) {
+            out.push(format!("Its output: systole logs {}.", last.id));
         }
     } else if occurrence.task_id != 0 {
         out.push(format!("Task {} is not kept any more.", occurrence.task_id));
     }
     out
+}
+
+/// Where a task is, or how it ended. What one waits for is said elsewhere.
+fn stands(task: &v1::Task, zone: &Zone, now: u64) -> String {
+    let host = match text::runner(task) {
+        host if host.is_empty() => host,
+        host => format!(" on {host}"),
+    };
+    let state = state_from_wire(task.state);
+    let name = text::state_name(task.state);
+    let why = match state {
+        Some(TaskState::Created | TaskState::Queued | TaskState::Dispatched) => String::new(),
+        _ => text::why_or_outcome(task),
+    };
+    let why = if why.is_empty() { why } else { format!(": {why}") };
+    if task.ended_at_ms == 0 {
+        return format!("Task {} is {name}{host}{why}.", task.id);
+    }
+    let took = match text::took(task, now) {
+        took if took.is_empty() => took,
+        took => format!(" after {took}"),
+    };
+    format!(
+        "Task {} {name}{host} {}{took}{why}.",
+        task.id,
+        wire_fire(zone, task.ended_at_ms)
+    )
 }
 
 /// How the job stands now: what holds it, and who can lift that.
@@ -188,6 +202,71 @@ fn standing(job: &v1::Job, spec: &JobSpec, coming: &[v1::Coming]) -> Vec<String>
     out
 }
 
+/// The calendars that its triggers name, as far as they can be read here.
+async fn calendars(client: &Client, spec: &JobSpec) -> Result<Calendars, Failure> {
+    let names: BTreeSet<String> = spec
+        .trigger
+        .iter()
+        .flat_map(|trigger| trigger.exclude_calendars.iter().cloned())
+        .collect();
+    if names.is_empty() {
+        return Ok(Calendars::new());
+    }
+    let read = |stored: v1::Calendar| {
+        let spec = serde_json::from_str(&stored.json).ok()?;
+        let ics = Some(stored.ics.as_str()).filter(|text| !text.is_empty());
+        let calendar = Calendar::new(&spec, ics, &Zone::utc()).ok()?;
+        Some((stored.name, Arc::new(calendar)))
+    };
+    let stored = client.calendars(names.into_iter().collect()).await?;
+    Ok(stored.into_iter().filter_map(read).collect())
+}
+
+/// What its triggers make of the minute that begins at `at`, which lies ahead. Grids go through the next fire, which is known.
+fn ahead(job: &v1::Job, spec: &JobSpec, calendars: &Calendars, at: i64) -> Vec<String> {
+    let none = Calendars::new();
+    let mut out = Vec::new();
+    for (trigger, name) in spec.trigger.iter().zip(trigger_names(&spec.trigger)) {
+        let zone = trigger_zone(spec, &name);
+        let status = job.triggers.iter().find(|status| status.name == name);
+        let created_ms = status.and_then(|status| i64::try_from(status.next_at_ms).ok());
+        let first = |trigger: &TriggerSpec, calendars: &Calendars| {
+            let environment = Environment {
+                job: &job.name,
+                created_ms: created_ms.filter(|&ms| ms > 0).unwrap_or(at),
+                default_zone: &zone,
+                calendars,
+                registry: &Registry::shared(),
+            };
+            let compiled = trigger.compile(&environment).ok()?;
+            let found = compiled.next_after(at - 1).ok().flatten()?;
+            (found < at + MINUTE_MS).then_some(found)
+        };
+        let fire = |ms: i64| format!("{} ({})", wire_fire(&zone, time_to_wire(ms)), zone.name());
+        if let Some(due) = first(trigger, calendars) {
+            out.push(format!("Trigger {name} is due {}.", fire(due)));
+            continue;
+        }
+        let bare = TriggerSpec {
+            exclude_calendars: Vec::new(),
+            ..trigger.clone()
+        };
+        let Some(left_out) = first(&bare, &none) else { continue };
+        let by = trigger.exclude_calendars.iter().find(|name| {
+            calendars
+                .get(*name)
+                .is_some_and(|calendar| Exclusions(vec![Arc::clone(calendar)]).excludes(left_out))
+        });
+        if let Some(by) = by {
+            out.push(format!(
+                "Trigger {name} will not fire {}: calendar {by} leaves that out.",
+                fire(left_out)
+            ));
+        }
+    }
+    out
+}
+
 /// Whether one of the facts in the state of a trigger is that it is blocked, whatever else it is.
 fn is_blocked(state: &str) -> bool {
     state
@@ -223,16 +302,23 @@ pub async fn run(global: &Global, name: &str, at: Option<i64>) -> Result<u8, Fai
         request.until_ms = time_to_wire(at + NEAR_MS);
         request.limit = u32::try_from(PAGE).unwrap_or(0);
     }
-    let found = client.occurrences(request).await?.occurrences;
+    let mut sentences = match at.filter(|&at| time_to_wire(at) > now_ms()) {
+        Some(at) => ahead(&job, &spec, &calendars(&client, &spec).await?, at),
+        None => Vec::new(),
+    };
+    // What is foretold needs no record beside it.
+    let found = match sentences.as_slice() {
+        [] => client.occurrences(request).await?.occurrences,
+        _ => Vec::new(),
+    };
     let found = match at {
         Some(at) => nearest(found, time_to_wire(at)),
         None => found.into_iter().next(),
     };
-    let mut sentences = Vec::new();
     let mut blockers = Vec::new();
     let mut data = None;
     if let Some(occurrence) = &found {
-        let task = tasks(&client, std::slice::from_ref(occurrence))
+        let chain = chains(&client, std::slice::from_ref(occurrence))
             .await?
             .remove(&occurrence.task_id);
         let zone = trigger_zone(&spec, &occurrence.trigger);
@@ -244,17 +330,20 @@ pub async fn run(global: &Global, name: &str, at: Option<i64>) -> Result<u8, Fai
                 wire_fire(&zone, at)
             ));
         }
-        sentences.extend(explain(occurrence, task.as_ref(), &zone, now_ms()));
-        if let Some(task) = task.as_ref().filter(|task| task.ended_at_ms == 0) {
+        sentences.extend(explain(occurrence, chain.as_ref(), &zone, now_ms()));
+        if let Some(task) = chain.as_ref().map(Chain::last).filter(|task| task.ended_at_ms == 0) {
             blockers = client.explain(task.id).await?.blockers;
         }
-        data = Some(line(occurrence, task.as_ref(), &zone));
+        data = Some(line(occurrence, chain.as_ref(), &zone));
+    } else if !sentences.is_empty() {
+        // It lies ahead.
     } else if let Some(at) = at.map(time_to_wire) {
-        let zone = job_zone(&spec);
-        sentences.push(format!(
-            "Nothing is recorded within 36 hours of {}: no trigger was due.",
-            wire_fire(&zone, at)
-        ));
+        let time = wire_fire(&job_zone(&spec), at);
+        sentences.push(if at > now_ms() {
+            format!("No trigger is due at {time}.")
+        } else {
+            format!("Nothing is recorded within 36 hours of {time}: no trigger was due.")
+        });
     } else {
         sentences.push("It has never fired.".into());
     }
@@ -330,6 +419,21 @@ pub(super) mod tests {
                 "Task 41 is not kept any more.",
             ]
         );
+        let chain = Chain {
+            first: crate::golden::task(41, TaskState::Failed),
+            retry: Some(v1::Task {
+                attempt: 2,
+                ..crate::golden::task(43, TaskState::Queued)
+            }),
+        };
+        assert_eq!(
+            explain(&fired, Some(&chain), &Zone::utc(), AT)[2..],
+            [
+                "Task 41 FAILED on etl-2/1 Fri 2027-01-15 08:07:15 +00:00 after 12.4 s: exit code 75.",
+                "It was retried: attempt 2 of 2.",
+                "Task 43 is QUEUED.",
+            ]
+        );
         fired.at_ms = AT + 4 * 3_600_000;
         assert!(explain(&fired, None, &berlin(), AT)[1].ends_with("as task 41, 4h00m late."));
         let mut blocked = occurrence("skipped", "blocked");
@@ -348,6 +452,52 @@ pub(super) mod tests {
         let mut coalesced = occurrence("coalesced", "misfire");
         coalesced.into_ms = AT + 86_400_000;
         assert_eq!(note(&coalesced, &berlin()), "into that of Tue 2026-12-01 02:30 +01:00");
+    }
+
+    #[test]
+    fn a_time_that_lies_ahead_is_due_or_left_out_by_a_calendar() {
+        let spec: JobSpec = serde_json::from_value(serde_json::json!({
+            "name": "a",
+            "command": ["x"],
+            "trigger": [
+                {"name": "nightly", "cron": "30 2 * * *", "zone": "Europe/Berlin", "exclude_calendars": ["holidays"]},
+                {"name": "often", "fixed_rate": "7h"},
+            ],
+        }))
+        .expect("a job");
+        let days = serde_json::from_value(
+            serde_json::json!({"name": "holidays", "zone": "Europe/Berlin", "dates": ["2026-12-01"]}),
+        );
+        let holidays = Calendar::new(&days.expect("a calendar"), None, &Zone::utc()).expect("right");
+        let calendars = Calendars::from([("holidays".into(), Arc::new(holidays))]);
+        let job = v1::Job {
+            name: "a".into(),
+            triggers: vec![v1::TriggerStatus {
+                name: "often".into(),
+                next_at_ms: AT + 60_000,
+                ..v1::TriggerStatus::default()
+            }],
+            ..v1::Job::default()
+        };
+        let at = i64::try_from(AT).expect("small");
+        let (day, hour) = (86_400_000, 3_600_000);
+        for (at, said) in [
+            (
+                at,
+                "Trigger nightly is due Mon 2026-11-30 02:30 +01:00 (Europe/Berlin).",
+            ),
+            (
+                at + day,
+                "Trigger nightly will not fire Tue 2026-12-01 02:30 +01:00 (Europe/Berlin): calendar holidays leaves that out.",
+            ),
+            (
+                at + 7 * hour + 60_000,
+                "Trigger often is due Mon 2026-11-30 08:31 +00:00 (UTC).",
+            ),
+        ] {
+            assert_eq!(ahead(&job, &spec, &calendars, at), [said]);
+        }
+        assert!(ahead(&job, &spec, &calendars, at + hour).is_empty());
     }
 
     #[test]
