@@ -117,7 +117,10 @@ fn runs(shell: &mut Shell<'_>) {
     shell.both("job trigger", &["job", "trigger", "failing"]);
     let ended = shell.both("job history", &["job", "history", "failing"]);
     let ended = &ended["occurrences"][0];
-    assert_eq!((&ended["state"], &ended["outcome"]), (&json!("FAILED"), &json!("exit_code")));
+    assert_eq!(
+        (&ended["state"], &ended["outcome"]),
+        (&json!("FAILED"), &json!("exit_code"))
+    );
     let (first, last) = (ended["task"].as_str(), ended["last_task"].as_str());
     assert!(first.is_some() && last > first, "{ended}");
     let note = ended["note"].as_str().expect("a note");

@@ -423,7 +423,11 @@ mod tests {
         let text = "17 * * * * www-data cd / && /usr/local/bin/sweep.sh --all\n25 6 * * * root\tlogrotate x\n";
         let without = import(text, &options());
         assert_eq!(without.jobs[0].notes, [""; 0]);
-        assert!(without.jobs[1].notes[0].contains("--system"), "{:?}", without.jobs[1].notes);
+        assert!(
+            without.jobs[1].notes[0].contains("--system"),
+            "{:?}",
+            without.jobs[1].notes
+        );
         let crontab = read("tab", text, true, &system, &mut Names::new(&system.prefix));
         let [sweep, logrotate] = &crontab.jobs[..] else {
             panic!("{crontab:?}")
