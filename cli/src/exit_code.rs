@@ -16,7 +16,7 @@ pub const UNREACHABLE: u8 = 5;
 /// A plan that was only to be shown has changes.
 pub const PLAN_HAS_CHANGES: u8 = 10;
 
-/// The runner refused the task.
+/// The runner refused the task, or the scheduler the call that was to begin it.
 pub const TASK_REJECTED: u8 = 120;
 pub const TASK_CANCELLED: u8 = 121;
 pub const TASK_SKIPPED: u8 = 122;
@@ -24,7 +24,7 @@ pub const TASK_SKIPPED: u8 = 122;
 pub const TASK_RUNNER: u8 = 123;
 /// One of its timeouts was over.
 pub const TASK_TIMEOUT: u8 = 124;
-/// The scheduler went away while the task was followed.
+/// The scheduler went away while the task was followed, or could not be reached at all.
 pub const NO_VERDICT: u8 = 125;
 pub const TASK_NOT_STARTED: u8 = 126;
 pub const PROGRAM_NOT_FOUND: u8 = 127;
@@ -33,6 +33,16 @@ pub const HUNG_UP: u8 = 129;
 pub const INTERRUPTED: u8 = 130;
 /// SIGTERM ended `run` or `top` itself.
 pub const TERMINATED: u8 = 143;
+
+/// How a command that ends like a task, or like the program that it runs, ends when the call that begins it failed so: 4 and 5
+/// would look like those of the task.
+pub fn of_start(exit: u8) -> u8 {
+    match exit {
+        UNREACHABLE => NO_VERDICT,
+        REFUSED => TASK_REJECTED,
+        other => other,
+    }
+}
 
 /// How `run` and `wait` end for this task, which must have ended (or its child, in CALLBACK).
 pub fn of_task(task: &v1::Task) -> u8 {
@@ -132,6 +142,19 @@ mod tests {
                 expected,
                 "{state} {kind} {code:?} {signal:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_call_that_failed_is_not_the_tasks_own_status() {
+        for (exit, expected) in [
+            (UNREACHABLE, NO_VERDICT),
+            (REFUSED, TASK_REJECTED),
+            (NOT_FOUND, NOT_FOUND),
+            (USAGE, USAGE),
+            (INTERRUPTED, INTERRUPTED),
+        ] {
+            assert_eq!(of_start(exit), expected, "{exit}");
         }
     }
 

@@ -43,6 +43,14 @@ impl Failure {
         Self::new(exit_code::NO, message)
     }
 
+    /// As a command tells it that ends like a task, of the call that begins it.
+    pub fn of_start(self) -> Self {
+        Self {
+            exit: exit_code::of_start(self.exit),
+            ..self
+        }
+    }
+
     pub fn with_code(mut self, code: Code) -> Self {
         self.code = Some(code.name().to_owned());
         self
@@ -261,7 +269,8 @@ pub fn cause(status: &Status) -> String {
     if text.is_empty() { "no answer".into() } else { text }
 }
 
-/// The option that a field of the contract comes from, as the user wrote it.
+/// The option that a field of the contract comes from, as the user wrote it. Empty: it has no name there, and what is said of it
+/// repeats its value.
 fn option_of(field: &str) -> String {
     let field = field.rsplit_once("spec.").map_or(field, |(_, rest)| rest);
     let field = field.strip_prefix("filter.").unwrap_or(field);
@@ -310,15 +319,19 @@ fn option_of(field: &str) -> String {
         "unique_key" => "--unique".into(),
         "names" => "NAME".into(),
         "valid_for_ms" => "--expires".into(),
+        "until_ms" | "until" => "--until".into(),
+        "ttl_ms" => "--ttl".into(),
+        "resource" | "channel" | "join_token" => String::new(),
         other => other.to_owned(),
     }
 }
 
 /// Puts the option in front of the sentence, unless the sentence already begins with the field.
 fn with_field(code: &str, field: &str, message: &str) -> String {
-    // A sentence about a task or a job names it: "no task 9999 (newest is 2210)", in whatever language it begins.
+    // A sentence about a task or a job, or about what there is not, names it: "no task 9999 (newest is 2210)", in whatever language
+    // it begins.
     let detail = Code::parse(code).map_or(message, |code| Locale::detail(code, message));
-    let speaks_for_itself = ["no ", "task ", "the token ", "there is no job "]
+    let speaks_for_itself = ["no ", "task ", "the token ", "there is no "]
         .iter()
         .any(|begin| detail.starts_with(begin));
     if field.is_empty() || speaks_for_itself {
@@ -327,7 +340,10 @@ fn with_field(code: &str, field: &str, message: &str) -> String {
     let message = message
         .strip_prefix(field)
         .map_or(message, |rest| rest.strip_prefix(": ").unwrap_or(message));
-    format!("{}: {message}", option_of(field))
+    match option_of(field) {
+        option if option.is_empty() => message.to_owned(),
+        option => format!("{option}: {message}"),
+    }
 }
 
 #[cfg(test)]
@@ -380,6 +396,25 @@ mod tests {
         let french_status = answer("NOTFOUND_004", "ids", &french);
         assert_eq!(Failure::from_status(&french_status, &url()).message, french);
         assert_eq!(failure.exit, 3);
+    }
+
+    #[test]
+    fn what_was_typed_without_an_option_has_none_in_front() {
+        for (code, field, message) in [
+            ("CONFLICT_002", "resource", "disk is held by w since 02:30"),
+            (
+                "NOTFOUND_010",
+                "channel",
+                "this scheduler has no alarm channel \"x\"; it has y",
+            ),
+            ("AUTH_001", "join_token", "this line was used at 02:30"),
+            ("NOTFOUND_011", "name", "there is no concurrency group \"x\""),
+        ] {
+            assert_eq!(
+                Failure::from_status(&answer(code, field, message), &url()).message,
+                message
+            );
+        }
     }
 
     #[test]
@@ -476,6 +511,8 @@ mod tests {
             ("target_slot", "--runner"),
             ("items[3].key", "--key"),
             ("filter.runner", "--runner"),
+            ("until_ms", "--until"),
+            ("ttl_ms", "--ttl"),
         ] {
             assert_eq!(option_of(field), option);
         }

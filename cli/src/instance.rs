@@ -125,6 +125,15 @@ pub fn describe(facts: Option<&Facts>, data_dir: &Path) -> String {
     }
 }
 
+/// The command that ends what has its data here, as this user types it.
+pub fn how_to_end(data_dir: &Path) -> String {
+    let down = format!("{} down", paths::how_to_call_me());
+    match paths::data_dir() {
+        Ok(own) if own == data_dir => down,
+        _ => format!("{down} --data-dir {}", data_dir.display()),
+    }
+}
+
 /// Whether systemd started this very process. It tells its children, too, which are not meant.
 pub fn is_service() -> bool {
     paths::variable("SYSTEMD_EXEC_PID").is_some_and(|pid| pid.to_string_lossy() == std::process::id().to_string())

@@ -97,12 +97,24 @@ pub fn parse_time(text: &str, now_ms: i64) -> Result<i64, String> {
     if let Ok(time) = DateTime::parse_from_rfc3339(text) {
         return Ok(time.timestamp_millis());
     }
-    let today = Local
-        .timestamp_millis_opt(now_ms)
-        .single()
-        .ok_or_else(bad)?
-        .date_naive();
-    let local = local_time(text, today).ok_or_else(bad)?;
+    let local = local_time(text, today(now_ms).ok_or_else(bad)?).ok_or_else(bad)?;
+    in_ms(text, local)
+}
+
+/// As [`parse_time`], for what lies ahead: a time of day that is over today is that of tomorrow.
+pub fn parse_time_ahead(text: &str, now_ms: i64) -> Result<i64, String> {
+    let ms = parse_time(text, now_ms)?;
+    match (clock(text.trim()), today(now_ms).and_then(|day| day.succ_opt())) {
+        (Some(time), Some(tomorrow)) if ms <= now_ms => in_ms(text, tomorrow.and_time(time)),
+        _ => Ok(ms),
+    }
+}
+
+fn today(now_ms: i64) -> Option<NaiveDate> {
+    Some(Local.timestamp_millis_opt(now_ms).single()?.date_naive())
+}
+
+fn in_ms(text: &str, local: NaiveDateTime) -> Result<i64, String> {
     // A local time that does not exist (clock change) has no answer; say so instead of guessing.
     Local
         .from_local_datetime(&local)
@@ -111,13 +123,14 @@ pub fn parse_time(text: &str, now_ms: i64) -> Result<i64, String> {
         .ok_or_else(|| format!("{text} does not exist: the clocks change then; write a full time with offset"))
 }
 
+fn clock(text: &str) -> Option<NaiveTime> {
+    let parsed = NaiveTime::parse_from_str(text, "%H:%M");
+    parsed.or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S")).ok()
+}
+
 /// A day, a time of day, or both with a `T` or a space between them.
 fn local_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
     let day = |text: &str| NaiveDate::parse_from_str(text, "%Y-%m-%d").ok();
-    let clock = |text: &str| {
-        let parsed = NaiveTime::parse_from_str(text, "%H:%M");
-        parsed.or_else(|_| NaiveTime::parse_from_str(text, "%H:%M:%S")).ok()
-    };
     if let Some((date, time)) = text.split_once(['T', ' ']) {
         return Some(day(date)?.and_time(clock(time)?));
     }
@@ -182,6 +195,21 @@ mod tests {
         assert_eq!(parse_time("2027-01-15T08:00:00Z", now), Ok(1_800_000_000_000));
         assert!(parse_time("tomorrow", now).is_err());
         assert!(parse_time("02:30", now).is_ok());
+    }
+
+    #[test]
+    fn a_time_of_day_that_is_over_lies_ahead_tomorrow() {
+        let day = 86_400_000;
+        // Noon of this machine, on a day without a clock change anywhere.
+        let noon = parse_time("2027-01-15 12:00", 0).expect("a time");
+        let ahead = |text: &str| parse_time_ahead(text, noon);
+        assert_eq!(ahead("06:00"), Ok(noon + day - 6 * 3_600_000));
+        assert_eq!(ahead("12:00"), Ok(noon + day), "now is over");
+        assert_eq!(ahead("12:00:01"), Ok(noon + 1_000));
+        assert_eq!(ahead("18:00"), Ok(noon + 6 * 3_600_000));
+        // Whoever says the day means it.
+        assert_eq!(ahead("2027-01-15 06:00"), Ok(noon - 6 * 3_600_000));
+        assert_eq!(ahead("-2h"), Ok(noon - 2 * 3_600_000));
     }
 
     #[test]

@@ -277,6 +277,10 @@ fn what_was_changed_by_hand_stays_until_its_file_changes_or_it_is_restored() {
         );
         let said = say(&system, 0, &["job", "restore", "hello"]);
         assert!(said.stdout.contains("= 1 unchanged"), "{said:?}");
+        let said = say(&system, 0, &["job", "diff", "hello"]);
+        assert!(said.stderr.contains("it is as its file says"), "{said:?}");
+        let same = json(&system, 0, &["job", "diff", "hello"]);
+        assert_eq!(same["changes"], serde_json::json!([]), "{same}");
 
         // To an older version, by its number; all versions are kept, with who and why.
         say(&system, 0, &["job", "restore", "hello", "--version", "2"]);

@@ -445,6 +445,12 @@ fn d26_exit_status_follows_the_task() {
     let mut cut = system.command(&["ls"]);
     cut.env("SYSTOLE_URL", "http://127.0.0.1:1");
     assert_eq!(cut.output().expect("starts").status.code(), Some(5));
+    // Where 5 could be the task's own status, it is another one.
+    for args in [&["run", "--", "true"][..], &["wait", "1"], &["job", "trigger", "a"]] {
+        let mut cut = system.command(args);
+        cut.env("SYSTOLE_URL", "http://127.0.0.1:1");
+        assert_eq!(cut.output().expect("starts").status.code(), Some(125), "{args:?}");
+    }
     // Cancelled elsewhere.
     let mut run = system
         .command(&["run", "--name", "victim", "--", "sleep", "600"])

@@ -341,6 +341,9 @@ fn a_batch_is_submitted_waited_for_read_and_run_again() {
         // Failed ones once more, in a batch of their own: counted first, and asked for.
         let counted = system.say(&["rerun", "--batch", "b1", "--failed", "--dry-run"]);
         assert!(counted.stdout.starts_with("2 tasks (2 FAILED)"), "{counted:?}");
+        assert_eq!(counted.code, Some(0), "{counted:?}");
+        let none = system.say(&["cancel", "--batch", "b1", "--dry-run"]);
+        assert_eq!(none.code, Some(1), "they have ended: {none:?}");
         let asked = system.say(&["rerun", "--batch", "b1", "--failed"]);
         assert_eq!(asked.code, Some(2));
         assert!(asked.stderr.contains("add --yes"), "{asked:?}");

@@ -81,11 +81,11 @@ const AFTER_HELP: &str = "\
 Examples:
   systole up                              scheduler and runner on this machine
   systole run -- echo hello               run a command, see its output, get its exit code
-  systole submit --delay 5m -- ./report   run it later; prints the task's id
+  systole submit --delay 5m -- report     run it later; prints the task's id
   systole ls                              the newest tasks, and why they wait or how they ended
 
 Data goes to stdout, everything else to stderr. Durations need a unit: 90s, 5m, 1h30m.
-Times: 2027-01-31T02:30:00+01:00, 02:30 (today, local), -2h, +30m.
+Times: 2027-01-31T02:30:00+01:00, 02:30 (local; the next one, or today where one looks back), -2h, +30m.
 
 Exit status: 0 yes, 1 it worked and the answer is no, 2 usage, 3 not found, 4 refused, 5 unreachable.
 `run` and `wait` end with the command's own code; else 120 refused, 121 cancelled, 122 skipped,

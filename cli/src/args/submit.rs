@@ -8,8 +8,8 @@ use std::path::PathBuf;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  systole submit --queue batch --require gpu=1 --at 02:30 -- python train.py
-  systole submit --unique nightly-report -- ./report       not twice while one waits or runs
+  systole submit --queue batch --require gpu=1 --at 02:30 -- python /srv/train.py
+  systole submit --unique nightly-report -- report-all     not twice while one waits or runs
   ls *.csv | sed 's/^/gzip -k /' | systole submit --batch - --here --name gzip
   systole submit --batch tasks.jsonl --retry 2
 

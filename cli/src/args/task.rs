@@ -1,8 +1,8 @@
 //! `run` and `submit`: what a task is made of.
 
 use super::value::{
-    duration, env_var, group, key, label, nice, one_of, open_files, pids, positive_duration, priority, reason, retries,
-    target, time, traceparent, umask, user, word,
+    coming, duration, env_var, group, key, label, nice, one_of, open_files, pids, positive_duration, priority, reason,
+    retries, target, traceparent, umask, user, word,
 };
 use clap::{ArgGroup, Args};
 use std::ffi::OsString;
@@ -20,11 +20,11 @@ use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 Examples:
   systole run -- echo hello
   systole run --shell 'sort data.csv | uniq -c' --here
-  systole run --timeout 5m --retry 1 --retry-delay 10s -- ./ingest \"28 Nov\"
-  systole submit --queue batch --require gpu=1 --at 02:30 -- python train.py
+  systole run --here --timeout 5m --retry 1 --retry-delay 10s -- ./ingest \"28 Nov\"
+  systole submit --queue batch --require gpu=1 --at 02:30 -- python /srv/train.py
 
 Arguments reach the program exactly as given; only --shell goes through a shell (/bin/sh -c).
-The program gets a clean environment and a fresh directory, unless --env, --dir or --here say otherwise.
+The program gets a clean environment, an empty stdin and a fresh directory, unless --env, --dir or --here say otherwise.
 It finds SYSTOLE_TASK_ID, _ATTEMPT, _NAME, _JOB, _HOST, _SLOT, _RUNNER, _SCHEDULED_TIME and _FENCING_TOKEN, and TMPDIR.
 With -o json, jsonl or id, `run` writes the program's output to stderr and its own answer to stdout."
 )]
@@ -54,7 +54,7 @@ pub struct TaskArgs {
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = priority)]
     pub priority: Option<u32>,
     /// Not before this time
-    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true, conflicts_with = "delay")]
+    #[arg(long, value_name = "TIME", value_parser = coming, allow_hyphen_values = true, conflicts_with = "delay")]
     pub at: Option<i64>,
     /// Not before this long from now
     #[arg(long, value_name = "D", allow_hyphen_values = true, value_parser = duration)]

@@ -14,7 +14,7 @@ use systole_shared::limits::{
 use systole_shared::task::TaskState;
 use systole_shared::task::run_as::check_account;
 use systole_shared::task::trace::is_traceparent;
-use systole_shared::time::{parse_duration, parse_time};
+use systole_shared::time::{parse_duration, parse_time, parse_time_ahead};
 
 /// A label that some slots of a runner have beside those of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +98,11 @@ pub(super) fn time(text: &str) -> Result<i64, String> {
     parse_time(text, now_ms())
 }
 
+/// A time that lies ahead: a time of day that is over is that of tomorrow.
+pub(super) fn coming(text: &str) -> Result<i64, String> {
+    parse_time_ahead(text, now_ms())
+}
+
 /// A time; a duration is that long ago.
 pub(super) fn since(text: &str) -> Result<i64, String> {
     match parse_duration(text) {
@@ -110,7 +115,7 @@ pub(super) fn since(text: &str) -> Result<i64, String> {
 pub(super) fn ahead(text: &str) -> Result<i64, String> {
     match parse_duration(text) {
         Ok(ms) => Ok(now_ms().saturating_add(i64::try_from(ms).unwrap_or(i64::MAX))),
-        Err(_) => time(text),
+        Err(_) => coming(text),
     }
 }
 
@@ -120,7 +125,7 @@ pub(super) fn until(text: &str) -> Result<Until, String> {
         let within = positive_duration(text)?;
         return Ok(Until::Within(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)));
     }
-    let ms = time(text)?;
+    let ms = coming(text)?;
     match u64::try_from(ms) {
         Ok(at) if ms > now_ms() => Ok(Until::Time(at)),
         _ => Err(format!(

@@ -83,7 +83,9 @@ async fn list(client: &Client, output: &Output, args: &AlarmLsArgs) -> Result<u8
         }),
         Format::Table | Format::Wide => {
             let rows: Vec<Vec<Text>> = alarms.iter().map(row).collect();
-            table::print(&COLUMNS, &rows, output);
+            let all = !args.open && args.state.is_none() && args.channel.is_none() && args.job.is_none();
+            let none = if all { "no alarms so far" } else { "no alarm matches" };
+            table::print_or(&COLUMNS, &rows, output, none);
         }
     }
     Ok(if open { exit_code::NO } else { exit_code::OK })

@@ -348,7 +348,14 @@ async fn list(client: &Client, output: &Output, job: &str) -> Result<u8, Failure
     }
     match output.format {
         Format::Json => json::document(&json::Results { results: lines }),
-        Format::Table | Format::Wide => table::print(&COLUMNS, &rows, output),
+        Format::Table | Format::Wide => {
+            let none = if job.is_empty() {
+                "no backfills yet".to_owned()
+            } else {
+                format!("no backfills of {job}")
+            };
+            table::print_or(&COLUMNS, &rows, output, &none);
+        }
         Format::Jsonl | Format::Id => {}
     }
     Ok(exit_code::OK)

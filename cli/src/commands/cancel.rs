@@ -65,8 +65,8 @@ async fn matching(client: &Client, output: &Output, args: &CancelArgs) -> Result
             "--state: tasks in these states have ended; a cancel acts on CREATED, QUEUED, DISPATCHED and RUNNING",
         ));
     }
-    if !many::agreed(client, output, &filter, &args.many, "Cancel").await? {
-        return Ok(exit_code::NO);
+    if let Some(exit) = many::agreed(client, output, &filter, &args.many, "Cancel").await? {
+        return Ok(exit);
     }
     let (mut all, mut changed, mut page_token) = (Vec::new(), 0_u64, String::new());
     loop {

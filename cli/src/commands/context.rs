@@ -106,7 +106,12 @@ fn list(contexts: &Contexts, output: &Output) {
                 .iter()
                 .map(|(name, context)| row(name, context, is_current(name)))
                 .collect();
-            table::print(&COLUMNS, &rows, output);
+            table::print_or(
+                &COLUMNS,
+                &rows,
+                output,
+                "no contexts yet: systole context add NAME --url URL",
+            );
         }
     }
 }

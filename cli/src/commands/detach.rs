@@ -138,11 +138,13 @@ fn already(output: &Output, args: &UpArgs, data_dir: &Path, facts: Option<Facts>
         .is_some_and(|url| port != 0 && !url.ends_with(&format!(":{port}")));
     if elsewhere {
         return Err(Failure::refused(format!(
-            "{text}. `systole down` ends it; another one needs its own --data-dir"
+            "{text}. `{}` ends it; another one needs its own --data-dir",
+            instance::how_to_end(data_dir)
         )));
     }
     output.note(&format!(
-        "{text}. Nothing was started; to change its options, `systole down` first"
+        "{text}. Nothing was started; to change its options, `{}` first",
+        instance::how_to_end(data_dir)
     ));
     tell(output, &facts, false);
     Ok(exit_code::OK)

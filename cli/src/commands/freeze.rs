@@ -53,6 +53,16 @@ pub fn lift(freeze: &v1::Freeze) -> String {
     Scope::parse(&freeze.scope, &freeze.name).map_or_else(|_| "systole resume".into(), |scope| scope.lift())
 }
 
+/// What a resume came to. `free`: nothing is frozen any more.
+fn resumed(asked: &v1::Freeze, lifted: bool, free: bool) -> String {
+    match (lifted, asked.scope.as_str()) {
+        (true, _) => format!("{} goes on", what(asked)),
+        (false, "all") if free => "nothing was frozen".into(),
+        (false, "all") => "not everything was frozen".into(),
+        (false, _) => format!("{} was not frozen", what(asked)),
+    }
+}
+
 pub async fn pause(global: &Global, args: &PauseArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
     let client = Client::new(global)?;
@@ -114,12 +124,8 @@ pub async fn resume(global: &Global, args: &ResumeArgs) -> Result<u8, Failure> {
                 name,
                 ..v1::Freeze::default()
             };
-            let said = if response.lifted.is_some() {
-                "goes on"
-            } else {
-                "was not frozen"
-            };
-            output::line(&format!("{} {said}", what(&asked)));
+            let lifted = response.lifted.is_some();
+            output::line(&resumed(&asked, lifted, response.frozen.is_empty()));
             for freeze in &response.frozen {
                 output.note(&format!("still frozen: {}; lift it: {}", line(freeze), lift(freeze)));
             }
@@ -151,5 +157,24 @@ mod tests {
         freeze.until_ms = 1_800_003_600_000;
         let until = text::full_time(freeze.until_ms);
         assert!(line(&freeze).contains(&format!("since {since} until {until}, ")));
+    }
+
+    #[test]
+    fn a_resume_says_what_goes_on_or_what_was_not_frozen() {
+        let freeze = |scope: &str, name: &str| v1::Freeze {
+            scope: scope.into(),
+            name: name.into(),
+            ..v1::Freeze::default()
+        };
+        let (all, queue) = (freeze("all", ""), freeze("queue", "etl"));
+        for (asked, lifted, free, said) in [
+            (&all, true, true, "everything goes on"),
+            (&all, false, true, "nothing was frozen"),
+            (&all, false, false, "not everything was frozen"),
+            (&queue, true, true, "queue etl goes on"),
+            (&queue, false, true, "queue etl was not frozen"),
+        ] {
+            assert_eq!(resumed(asked, lifted, free), said);
+        }
     }
 }

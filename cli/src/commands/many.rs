@@ -2,6 +2,7 @@
 
 use crate::args::{Format, ManyArgs};
 use crate::client::Client;
+use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::{self, Output, json, text};
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
@@ -15,14 +16,14 @@ pub fn tasks(count: u64) -> String {
     }
 }
 
-/// Counts what matches, tells it, and asks. False: nothing is to be done.
+/// Counts what matches, tells it, and asks. `Some`: nothing is to be done, and the command ends so.
 pub async fn agreed(
     client: &Client,
     output: &Output,
     filter: &v1::TaskFilter,
     args: &ManyArgs,
     verb: &str,
-) -> Result<bool, Failure> {
+) -> Result<Option<u8>, Failure> {
     let counts = client.count(filter.clone()).await?;
     if args.dry_run {
         match output.format {
@@ -33,14 +34,18 @@ pub async fn agreed(
                 output::line(&format!("{}. Nothing was changed (--dry-run).", what(&counts)))
             }
         }
-        return Ok(false);
+        return Ok(Some(if counts.total == 0 {
+            exit_code::NO
+        } else {
+            exit_code::OK
+        }));
     }
     if counts.total == 0 {
         output.note("no task matches; nothing was changed");
-        return Ok(false);
+        return Ok(Some(exit_code::NO));
     }
     if args.yes {
-        return Ok(true);
+        return Ok(None);
     }
     let question = format!("{} at {}", what(&counts), client.place());
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
@@ -52,7 +57,10 @@ pub async fn agreed(
     let _ = write!(stderr, "{question}. {verb} them? [y/N] ").and_then(|()| stderr.flush());
     let mut answer = String::new();
     let _ = std::io::stdin().lock().read_line(&mut answer);
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    Ok(match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => None,
+        _ => Some(exit_code::NO),
+    })
 }
 
 /// "412 tasks (400 QUEUED, 12 RUNNING)".

@@ -31,8 +31,8 @@ pub async fn run(global: &Global, args: &RerunArgs) -> Result<u8, Failure> {
             filter.states = vec![state_to_wire(TaskState::Failed).into()];
         }
         super::joblog::only_ended(&mut filter);
-        if !many::agreed(&client, &output, &filter, &args.many, "Run").await? {
-            return Ok(exit_code::NO);
+        if let Some(exit) = many::agreed(&client, &output, &filter, &args.many, "Run").await? {
+            return Ok(exit);
         }
         rerun.matching(filter).await?;
     } else {

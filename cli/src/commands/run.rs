@@ -32,7 +32,7 @@ const REST_MAX: Duration = Duration::from_secs(60);
 pub async fn run(global: &Global, args: &TaskArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
     let request = spec::submission(args, systole_shared::clock::now_ms())?;
-    let client = Arc::new(Client::new(global)?);
+    let client = Arc::new(Client::new(global).map_err(Failure::of_start)?);
     let key = request.items.first().map(|item| item.key.clone()).unwrap_or_default();
     let trace = spec::trace(args);
     let submit = async {
@@ -64,7 +64,9 @@ pub async fn start_and_follow(
     // Before the call: from here on Ctrl-C must not leave a task behind without a word.
     let mut signals = Signals::new()?;
     let notes = Arc::new(Notes::new(output.quiet));
-    let (started, interrupted) = answered(call, key, &mut signals, &notes).await?;
+    let (started, interrupted) = answered(call, key, &mut signals, &notes)
+        .await
+        .map_err(Failure::of_start)?;
     output::submitted(started.id);
     if let Some(note) = &started.note {
         notes.line(&format!("task {}  {note}", started.id));

@@ -3,6 +3,7 @@
 use super::join;
 use crate::args::{Global, LogArgs, LogFormat, RunnerArgs, WardenTimes};
 use crate::failure::Failure;
+use crate::output::text;
 use crate::paths::{self, Role};
 use crate::service::{Signals, default_slots, labels, queues, slot_labels, start_log};
 use crate::url::Url;
@@ -113,11 +114,42 @@ async fn joined(
     let credential = join::join(global, url, args.ca_sha256.as_deref(), data_dir, host).await?;
     if !global.quiet {
         output::note(&format!(
-            "systole: joined {url} as {}; `systole runner` starts it again",
-            credential.name
+            "systole: joined {url} as {}. This starts it again: {}",
+            credential.name,
+            start_again(args)
         ));
     }
     Ok(Some(credential))
+}
+
+/// The command that starts this runner once it has joined: what it is is not kept with its credential.
+fn start_again(args: &RunnerArgs) -> String {
+    let mut line = vec!["systole".to_owned(), "runner".to_owned()];
+    let mut option = |name: &str, value: String| line.extend([name.to_owned(), value]);
+    if let Some(name) = &args.name {
+        option("--name", name.clone());
+    }
+    if let Some(slots) = args.slots {
+        option("--slots", slots.to_string());
+    }
+    for queue in &args.queues {
+        option("--queue", queue.clone());
+    }
+    for (key, value) in &args.labels {
+        option("--label", format!("{key}={value}"));
+    }
+    for label in &args.slot_labels {
+        let slots = if label.from == label.to {
+            label.from.to_string()
+        } else {
+            format!("{}-{}", label.from, label.to)
+        };
+        option("--slot-label", format!("{slots}:{}={}", label.key, label.value));
+    }
+    if let Some(dir) = &args.data_dir {
+        option("--data-dir", dir.display().to_string());
+    }
+    text::command_line(&line)
 }
 
 /// Those of the joined cluster, unless others are named. They must be https all the same: the host's own token goes there.

@@ -64,16 +64,16 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
     }
     lines.push(format!("since     {}", text::full_time(status.since_ms)));
     lines.extend(fires(status));
-    if status.ended_badly.is_empty() {
-        lines.push("ended badly  nothing".into());
-    }
-    for ends in &status.ended_badly {
-        lines.push(format!(
-            "  {:>6}  {}  (newest: {})",
-            ends.count,
-            text::clean(&ends.kind).replace('_', " "),
-            ends.newest_id
-        ));
+    match status.ended_badly.as_slice() {
+        [] => lines.push("failed    nothing".into()),
+        ends => lines.extend(ends.iter().map(|ends| {
+            format!(
+                "failed    {}  {}  (newest: {})",
+                ends.count,
+                text::clean(&ends.kind).replace('_', " "),
+                ends.newest_id
+            )
+        })),
     }
     if status.attention.is_empty() {
         lines.push("nothing needs a person".into());

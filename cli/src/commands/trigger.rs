@@ -146,7 +146,14 @@ async fn ls(global: &Global, args: &TriggerLsArgs) -> Result<u8, Failure> {
     match output.format {
         Format::Jsonl | Format::Id => {}
         Format::Json => json::document(&BTreeMap::from([("triggers", lines)])),
-        Format::Table | Format::Wide => table::print(&COLUMNS, &rows, &output),
+        Format::Table | Format::Wide => {
+            let none = if args.prefix.is_some() || args.state.is_some() {
+                "no trigger matches"
+            } else {
+                "no triggers yet: they stand in jobs, see `systole job ls`"
+            };
+            table::print_or(&COLUMNS, &rows, &output, none);
+        }
     }
     Ok(exit_code::OK)
 }

@@ -63,8 +63,9 @@ pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
     paths::make_private_dir(&plan.data_dir, "--data-dir")?;
     let mut instance = Instance::take(&plan.data_dir)?.map_err(|other| {
         Failure::refused(format!(
-            "{}. `systole down` ends it; another one needs its own --data-dir and --listen",
-            instance::describe(other.as_ref(), &plan.data_dir)
+            "{}. `{}` ends it; another one needs its own --data-dir and --listen",
+            instance::describe(other.as_ref(), &plan.data_dir),
+            instance::how_to_end(&plan.data_dir)
         ))
     })?;
     let log = args.detached.then(|| log_path(&plan.data_dir));
@@ -86,7 +87,7 @@ pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
         service: instance::is_service(),
     };
     instance.say(&facts)?;
-    let banner = banner(&running, plan.slots, &facts);
+    let banner = banner(&running, plan.slots, &facts, &plan.data_dir);
     let ready = if args.detached {
         Some(detach::Ready { facts, banner })
     } else {
@@ -223,7 +224,7 @@ fn runner_result(
     }
 }
 
-fn banner(running: &Running, slots: u32, facts: &Facts) -> String {
+fn banner(running: &Running, slots: u32, facts: &Facts, data_dir: &Path) -> String {
     let slots = if slots == 1 {
         "1 runner slot".to_owned()
     } else {
@@ -260,10 +261,10 @@ fn banner(running: &Running, slots: u32, facts: &Facts) -> String {
     let end = match &facts.log {
         _ if facts.service => "A service of systemd.".to_owned(),
         Some(log) => format!(
-            "In the background: process {}, log {}. `{} down` ends it.",
+            "In the background: process {}, log {}. `{}` ends it.",
             facts.pid,
             paths::with_tilde(log),
-            paths::how_to_call_me()
+            instance::how_to_end(data_dir)
         ),
         None => "Stops with this terminal; `up --detach` does not.".to_owned(),
     };

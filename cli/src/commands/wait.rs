@@ -26,7 +26,7 @@ pub async fn run(global: &Global, args: &WaitArgs) -> Result<u8, Failure> {
         );
         return Err(Failure::usage(message).with_code(Code::BatchSize));
     }
-    let client = Arc::new(Client::new(global)?);
+    let client = Arc::new(Client::new(global).map_err(Failure::of_start)?);
     let mut waiting = Waiting::new(args);
     if let Some(exit) = waiting.begin(&client).await? {
         return Ok(exit);
@@ -85,9 +85,9 @@ impl Waiting {
         let mut exit = None;
         let mut ids = self.asked.clone();
         while !ids.is_empty() {
-            for result in client.get_many(&ids).await? {
+            for result in client.get_many(&ids).await.map_err(Failure::of_start)? {
                 if let Some(error) = result.error {
-                    let failure = Failure::from_item(&error);
+                    let failure = Failure::from_item(&error).of_start();
                     output::error(&failure.to_string());
                     exit = exit.or(Some(failure.exit));
                 } else if let Some(task) = result.task {

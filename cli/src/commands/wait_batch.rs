@@ -25,7 +25,7 @@ const OUTAGE_MAX: Duration = Duration::from_secs(60);
 
 pub async fn run(global: &Global, args: &WaitArgs, batch: &str) -> Result<u8, Failure> {
     let output = Output::new(global);
-    let client = Client::new(global)?;
+    let client = Client::new(global).map_err(Failure::of_start)?;
     let notes = Notes::new(output.quiet);
     let mut interrupts = signal(SignalKind::interrupt())
         .map_err(|error| Failure::unexpected(format!("Ctrl-C cannot be caught: {error}")))?;
@@ -38,7 +38,7 @@ pub async fn run(global: &Global, args: &WaitArgs, batch: &str) -> Result<u8, Fa
                 notes.clear();
                 return Err(Failure::new(
                     exit_code::NOT_FOUND,
-                    format!("no task of batch {batch:?} is known; see `systole ls -o wide`"),
+                    format!("no task of batch {batch:?} is known; `systole show TASK` names the batch of a task"),
                 ));
             }
             Ok(counts) => {
@@ -58,14 +58,7 @@ pub async fn run(global: &Global, args: &WaitArgs, batch: &str) -> Result<u8, Fa
             }
             Err(failure) if failure.exit != exit_code::UNREACHABLE || answered.elapsed() >= OUTAGE_MAX => {
                 notes.clear();
-                return Err(Failure {
-                    exit: if failure.exit == exit_code::UNREACHABLE {
-                        exit_code::NO_VERDICT
-                    } else {
-                        failure.exit
-                    },
-                    ..failure
-                });
+                return Err(failure.of_start());
             }
             Err(_) => {}
         }

@@ -76,6 +76,14 @@ pub fn print(columns: &[Column], rows: &[Vec<Text>], output: &Output) {
     super::data(render(columns, rows, width, output.color).as_bytes());
 }
 
+/// As [`print`]; where there are no rows, a note beside it says so.
+pub fn print_or(columns: &[Column], rows: &[Vec<Text>], output: &Output, none: &str) {
+    print(columns, rows, output);
+    if rows.is_empty() {
+        output.note(none);
+    }
+}
+
 /// The text, or its beginning with `…` where it has more columns: in the middle of a word too, for a few letters more say more than a
 /// blank. Without control characters.
 fn cut(text: &str, width: Option<u16>) -> String {

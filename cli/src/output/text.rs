@@ -92,6 +92,23 @@ pub fn full_time(ms: u64) -> String {
         .unwrap_or_default()
 }
 
+/// A sentence of a scheduler, which speaks UTC, with its times as whoever looks has them.
+pub fn times_here(sentence: &str) -> String {
+    let here = |word: &str| {
+        let time = word.trim_end_matches(['.', ',', ';', ')']);
+        let parsed = DateTime::parse_from_rfc3339(time)
+            .ok()
+            .filter(|_| time.ends_with('Z'))?;
+        let ms = u64::try_from(parsed.timestamp_millis()).ok()?;
+        Some(full_time(ms) + &word[time.len()..])
+    };
+    let words: Vec<String> = sentence
+        .split(' ')
+        .map(|word| here(word).unwrap_or_else(|| word.to_owned()))
+        .collect();
+    words.join(" ")
+}
+
 /// The time of day; with the date when it is another day.
 pub fn short_time(ms: u64, now_ms: u64) -> String {
     match (local(ms), local(now_ms)) {
@@ -188,7 +205,7 @@ fn cancelled(task: &v1::Task) -> String {
 /// Why it waits, or how it ended: the last column of `ls`.
 pub fn why_or_outcome(task: &v1::Task) -> String {
     let mut text = match state_from_wire(task.state) {
-        Some(TaskState::Created | TaskState::Queued | TaskState::Dispatched) => task.waiting_for.clone(),
+        Some(TaskState::Created | TaskState::Queued | TaskState::Dispatched) => times_here(&task.waiting_for),
         Some(TaskState::Running) if task.set_size > 0 => {
             format!("a broadcast of {} members: systole ls --set {}", task.set_size, task.id)
         }

@@ -130,7 +130,14 @@ fn check_program(file: &Path, dir: &Path, host: &str) -> Result<(), String> {
             )),
         },
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Err(format!("program not found: there is no file {shown} on {host}"))
+            let where_to = if file.is_absolute() {
+                String::new()
+            } else {
+                format!(" in {}; --here starts it where you are, --dir elsewhere", dir.display())
+            };
+            Err(format!(
+                "program not found: there is no file {shown} on {host}{where_to}"
+            ))
         }
         Err(error) => Err(format!("program {shown} on {host} cannot be reached ({error})")),
     }

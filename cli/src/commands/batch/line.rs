@@ -7,6 +7,7 @@ use std::path::Path;
 use systole_shared::clock::now_ms;
 use systole_shared::error::Code;
 use systole_shared::id::Target;
+use systole_shared::job::file::unknown_field;
 use systole_shared::limits::COMMAND_BYTES_MAX;
 use systole_shared::task::TaskSpec;
 use systole_shared::task::signal::parse_signal;
@@ -16,7 +17,7 @@ use systole_shared::time::{parse_duration, parse_time};
 const LINE_BYTES_MAX: usize = 2 * COMMAND_BYTES_MAX;
 
 /// Fields that are taken as the specification has them.
-const PLAIN: [&str; 13] = [
+const PLAIN: [&str; 14] = [
     "command",
     "name",
     "queue",
@@ -30,6 +31,7 @@ const PLAIN: [&str; 13] = [
     "user",
     "group",
     "on_disconnect",
+    "on_runner_restart",
 ];
 /// Durations with a unit; the specification has them in ms.
 const DURATIONS: [&str; 7] = [
@@ -40,6 +42,18 @@ const DURATIONS: [&str; 7] = [
     "silence_timeout",
     "warn_before",
     "kill_grace",
+];
+/// Those that [`set`] reads one by one.
+const OTHERS: [&str; 9] = [
+    "shell",
+    "callback",
+    "runner",
+    "at",
+    "kill_signal",
+    "warn_signal",
+    "env",
+    "retry",
+    "retry_delay",
 ];
 
 pub fn too_long() -> Failure {
@@ -140,8 +154,7 @@ impl Base {
         if trimmed.is_empty() || trimmed.starts_with('#') {
             return Ok(None);
         }
-        // No shell text begins so: there `{` is a word of its own.
-        let mut spec = if trimmed.starts_with("{\"") {
+        let mut spec = if is_object(trimmed) {
             self.object(trimmed).map_err(bad)?
         } else {
             TaskSpec {
@@ -160,15 +173,42 @@ impl Base {
             serde_json::from_str(text).map_err(|error| format!("is no JSON object on one line: {error}"))?;
         let mut spec = self.value.clone();
         let mut programs = 0;
-        for (name, value) in fields {
+        for (name, value) in &fields {
             programs += u32::from(name == "command" || name == "shell");
-            set(&mut spec, &name, value)?;
+            set(&mut spec, name, value.clone())?;
         }
         if programs != 1 {
             return Err("has to have either command (an array) or shell (a text)".into());
         }
-        serde_json::from_value(Value::Object(spec)).map_err(|error| format!("does not fit: {error}"))
+        serde_json::from_value(Value::Object(spec)).map_err(|error| match self.misfit(&fields) {
+            Some(field) => format!("{field}: does not fit: {error}"),
+            None => format!("does not fit: {error}"),
+        })
     }
+
+    /// The first field that is wrong by itself.
+    fn misfit<'a>(&self, fields: &'a Map<String, Value>) -> Option<&'a str> {
+        let alone = |(name, value): (&'a String, &Value)| {
+            let mut spec = self.value.clone();
+            set(&mut spec, name, value.clone()).ok()?;
+            let wrong = serde_json::from_value::<TaskSpec>(Value::Object(spec)).is_err();
+            wrong.then_some(name.as_str())
+        };
+        fields.iter().find_map(alone)
+    }
+}
+
+/// `{"` begins no shell text: there `{` is a word of its own. `{ "a b" c; }` is a group of commands, but `{ "a":` is none that
+/// somebody would write.
+fn is_object(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix('{') else {
+        return false;
+    };
+    let key = rest
+        .trim_start()
+        .strip_prefix('"')
+        .and_then(|rest| rest.split_once('"'));
+    rest.starts_with('"') || key.is_some_and(|(_, rest)| rest.trim_start().starts_with(':'))
 }
 
 fn shell(text: &str) -> Vec<String> {
@@ -197,7 +237,6 @@ fn set(spec: &mut Map<String, Value>, name: &str, value: Value) -> Result<(), St
             let ms = parse_duration(&text).map_err(|error| format!("{name}: {error}"))?;
             put(&format!("{name}_ms"), json!(ms))
         }
-        "on_runner_restart" => put(name, value),
         "shell" => put("command", json!(shell(&word(&value)?))),
         "callback" => put("callback_url", value),
         "runner" => {
@@ -232,9 +271,10 @@ fn set(spec: &mut Map<String, Value>, name: &str, value: Value) -> Result<(), St
             spec.insert("retry".into(), retry);
             Ok(())
         }
-        _ => Err(format!(
-            "unknown field {name:?}; `systole submit --help` names the fields"
-        )),
+        _ => {
+            let known: Vec<&str> = PLAIN.into_iter().chain(DURATIONS).chain(OTHERS).collect();
+            Err(format!("{name:?} {}", unknown_field(name, &known)))
+        }
     }
 }
 
@@ -265,7 +305,9 @@ mod tests {
         assert_eq!(spec.command, ["/bin/sh", "-c", "gzip -k 'a b' | wc  "]);
         assert_eq!((spec.queue.as_str(), spec.timeout_ms), ("q", Some(1_000)));
         assert_eq!((spec.batch.as_deref(), spec.batch_line), (Some("b"), Some(7)));
-        assert_eq!(task("{ echo a; }").command[2], "{ echo a; }");
+        for group in ["{ echo a; }", "{ \"a b\" c; }"] {
+            assert_eq!(task(group).command[2], group);
+        }
         for nothing in ["", "   ", "# a comment", "  # too"] {
             assert_eq!(base().task(1, nothing.as_bytes()).expect("valid"), None);
         }
@@ -286,6 +328,7 @@ mod tests {
         assert_eq!(spec.target.map(|target| target.to_string()), Some("db-01/3".into()));
         assert_eq!((spec.kill_signal, spec.tags.len()), (2, 1));
         assert_eq!(task(r#"{"shell":"echo a"}"#).command[2], "echo a");
+        assert_eq!(task(r#"{ "command" : ["a"] }"#).command, ["a"]);
         assert_eq!(
             task(r#"{"shell":"a","on_disconnect":"kill","kill_grace":"0s"}"#).kill_grace_ms,
             Some(0)
@@ -295,13 +338,19 @@ mod tests {
     #[test]
     fn a_wrong_object_names_its_field() {
         for (line, part) in [
-            (r#"{"command":["a"],"retires":1}"#, "\"retires\""),
+            (
+                r#"{"command":["a"],"timout":"5s"}"#,
+                "\"timout\" is no field here. Did you mean \"timeout\"?",
+            ),
+            (r#"{"command":["a"],"no such":1}"#, "the fields are command, name, "),
             (r#"{"command":["a"],"timeout":"5"}"#, "timeout: "),
             (
                 r#"{"command":["a"],"timeout":5}"#,
                 "timeout: \"5\" has no unit; write \"5s\" or \"5m\"",
             ),
-            (r#"{"command":"a"}"#, "does not fit"),
+            (r#"{"command":"a"}"#, "command: does not fit: "),
+            (r#"{"command":["a"],"tags":"t"}"#, "tags: does not fit: "),
+            (r#"{"command":["a"],"retry":"2"}"#, "retry: does not fit: "),
             (r#"{"name":"a"}"#, "either command"),
             (r#"{"command":["a"],"shell":"b"}"#, "either command"),
             (r#"{"command":["a"],"priority":77}"#, "priority"),
@@ -310,6 +359,14 @@ mod tests {
             (r#"{"command":["a"],"env":["A=b"]}"#, "env: "),
         ] {
             assert!(wrong(line).contains(part), "{line}: {}", wrong(line));
+        }
+    }
+
+    #[test]
+    fn all_fields_that_are_named_are_read() {
+        for name in PLAIN.into_iter().chain(DURATIONS).chain(OTHERS) {
+            let said = set(&mut Map::new(), name, Value::Null).err().unwrap_or_default();
+            assert!(!said.contains("is no field here"), "{said}");
         }
     }
 

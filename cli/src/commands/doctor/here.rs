@@ -135,11 +135,11 @@ fn processes() -> Option<Finding> {
     let limit = soft.min(group);
     Some(if limit >= PIDS_ENOUGH {
         let words = if limit == u64::MAX {
-            "no limit".to_owned()
+            "no limit on the number of processes".to_owned()
         } else {
-            format!("at most {limit}")
+            format!("at most {limit} processes, those of all tasks together")
         };
-        Finding::ok("processes", HERE, format!("{words} on the number of processes"))
+        Finding::ok("processes", HERE, words)
     } else {
         Finding::note(
             "processes",

@@ -3,7 +3,7 @@
 use crate::args::{Format, Global, JobPauseArgs, JobResumeArgs, JobRmArgs};
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::output::{self, Output, json};
+use crate::output::{self, Output, json, text};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use systole_proto::convert::time_to_wire;
@@ -37,12 +37,12 @@ fn write(output: &Output, lines: &[Line]) {
 
 async fn set_paused(global: &Global, request: v1::SetPausedRequest) -> Result<u8, Failure> {
     let output = Output::new(global);
-    let (names, paused) = (request.names.clone(), request.paused);
+    let (names, paused, until_ms) = (request.names.clone(), request.paused, request.until_ms);
     let results = Client::new(global)?.pause_jobs(request).await?;
     let lines: Vec<Line> = names
         .iter()
         .zip(&results)
-        .map(|(name, result)| paused_line(name, result, paused))
+        .map(|(name, result)| paused_line(name, result, paused, until_ms))
         .collect();
     write(&output, &lines);
     Ok(super::super::tell_errors(
@@ -50,12 +50,18 @@ async fn set_paused(global: &Global, request: v1::SetPausedRequest) -> Result<u8
     ))
 }
 
-fn paused_line(name: &str, result: &v1::SetPausedResult, paused: bool) -> Line {
+fn paused_line(name: &str, result: &v1::SetPausedResult, paused: bool, until_ms: u64) -> Line {
+    let until = match until_ms {
+        0 => String::new(),
+        ms => format!(" until {}", text::full_time(ms)),
+    };
     let words = match (paused, result.already, result.skipped) {
-        (true, false, _) => format!("{name}: paused"),
-        (true, true, _) => format!("{name}: was paused already"),
+        (true, false, _) => format!("{name}: paused{until}"),
+        (true, true, _) if until.is_empty() => format!("{name}: was paused already"),
+        (true, true, _) => format!("{name}: was paused already; now{until}"),
         (false, true, _) => format!("{name}: was not paused"),
         (false, false, 0) => format!("{name}: resumed"),
+        (false, false, 1) => format!("{name}: resumed; 1 fire was left out meanwhile"),
         (false, false, skipped) => format!("{name}: resumed; {skipped} fires were left out meanwhile"),
     };
     Line {
@@ -104,6 +110,7 @@ pub async fn rm(global: &Global, args: &JobRmArgs) -> Result<u8, Failure> {
         cancelled: result.cancelled.iter().map(ToString::to_string).collect(),
         words: match result.cancelled.len() {
             0 => format!("{name}: deleted"),
+            1 => format!("{name}: deleted; 1 waiting task cancelled"),
             count => format!("{name}: deleted; {count} waiting tasks cancelled"),
         },
     };
@@ -125,12 +132,22 @@ mod tests {
             ..v1::SetPausedResult::default()
         };
         assert_eq!(
-            paused_line("a", &result, false).words,
+            paused_line("a", &result, false, 0).words,
             "a: resumed; 12 fires were left out meanwhile"
         );
         assert_eq!(
-            paused_line("a/t", &v1::SetPausedResult::default(), true).words,
+            paused_line("a/t", &v1::SetPausedResult::default(), true, 0).words,
             "a/t: paused"
         );
+    }
+
+    #[test]
+    fn a_pause_with_an_end_says_it() {
+        let until = text::full_time(1_800_000_000_000);
+        let mut result = v1::SetPausedResult::default();
+        let words = |result: &v1::SetPausedResult| paused_line("a", result, true, 1_800_000_000_000).words;
+        assert_eq!(words(&result), format!("a: paused until {until}"));
+        result.already = true;
+        assert_eq!(words(&result), format!("a: was paused already; now until {until}"));
     }
 }

@@ -65,10 +65,13 @@ struct TriggerLine {
     /// In words.
     #[serde(skip)]
     shown: String,
+    /// It, or its job: it fires when somebody has resumed it.
+    #[serde(skip)]
+    paused: bool,
 }
 
 /// When a trigger fires next.
-fn fires(trigger: &Trigger, now_ms: i64) -> Vec<i64> {
+pub(super) fn fires(trigger: &Trigger, now_ms: i64) -> Vec<i64> {
     // Of a trigger that waits for a run only the first is known.
     let number = if matches!(trigger.schedule, Schedule::FixedDelay { .. }) {
         1
@@ -79,7 +82,7 @@ fn fires(trigger: &Trigger, now_ms: i64) -> Vec<i64> {
     std::iter::successors(next(&now_ms), next).take(number).collect()
 }
 
-fn describe(spec: &TriggerSpec, trigger: &Trigger, now_ms: i64) -> TriggerLine {
+fn describe(spec: &TriggerSpec, trigger: &Trigger, of_paused_job: bool, now_ms: i64) -> TriggerLine {
     let zone = zone_of(spec);
     let next = fires(trigger, now_ms);
     let shown = match &trigger.schedule {
@@ -106,6 +109,7 @@ fn describe(spec: &TriggerSpec, trigger: &Trigger, now_ms: i64) -> TriggerLine {
             .collect(),
         odd_days: odd.iter().map(words::odd_day).collect(),
         shown,
+        paused: of_paused_job || spec.paused,
     }
 }
 
@@ -113,7 +117,7 @@ fn job_line(set: &Set, checked: &CheckedJob, now_ms: i64) -> JobLine {
     let triggers = checked.job.triggers.iter().filter_map(|spec| {
         let key = format!("{}/{}", checked.job.name, spec.name);
         let trigger = checked.triggers.iter().find(|trigger| trigger.key == key)?;
-        Some(describe(spec, trigger, now_ms))
+        Some(describe(spec, trigger, checked.job.paused, now_ms))
     });
     JobLine {
         name: checked.job.name.clone(),
@@ -145,7 +149,12 @@ fn rows(job: &JobLine) -> Vec<Vec<Text>> {
     }
     let row = |(index, trigger): (usize, &TriggerLine)| {
         let name = if index == 0 { job.name.as_str() } else { "" };
-        vec![plain(name), plain(&trigger.name), plain(&trigger.shown)]
+        let paused = if trigger.paused { " (paused)" } else { "" };
+        vec![
+            plain(name),
+            plain(format!("{}{paused}", trigger.name)),
+            plain(&trigger.shown),
+        ]
     };
     job.triggers.iter().enumerate().map(row).collect()
 }
@@ -249,6 +258,17 @@ mod tests {
         for line in table::render(&COLUMNS, &table, Some(60), false).lines() {
             assert!(line.chars().count() <= 60, "{line}");
         }
+    }
+
+    #[test]
+    fn what_is_paused_is_marked() {
+        let answer = check(
+            "[[job]]\nname = \"a\"\npaused = true\ncommand = [\"x\"]\ntrigger = [{ cron = \"0 2 * * *\" }]\n\
+             [[job]]\nname = \"b\"\ncommand = [\"x\"]\n\
+             trigger = [{ cron = \"0 2 * * *\", paused = true }, { name = \"c\", cron = \"0 3 * * *\" }]\n",
+        );
+        let names: Vec<String> = answer.jobs.iter().flat_map(rows).map(|row| row[1].0.clone()).collect();
+        assert_eq!(names, ["cron (paused)", "cron (paused)", "c"]);
     }
 
     #[test]

@@ -227,7 +227,12 @@ pub async fn chains(client: &Client, occurrences: &[v1::Occurrence]) -> Result<B
         .map(|one| one.task_id)
         .filter(|&id| id != 0)
         .collect();
-    let first = tasks(client, &ids).await?.into_iter();
+    chains_of(client, &ids).await
+}
+
+/// The chains that begin with these tasks, by them. Those that are forgotten are left out.
+pub async fn chains_of(client: &Client, ids: &[i64]) -> Result<BTreeMap<i64, Chain>, Failure> {
+    let first = tasks(client, ids).await?.into_iter();
     let mut chains: BTreeMap<i64, Chain> = first.map(|(id, first)| (id, Chain { first, retry: None })).collect();
     // Of all of them one step at a time.
     let mut ahead: Vec<i64> = chains.keys().copied().collect();

@@ -253,7 +253,12 @@ pub async fn ls(global: &Global, args: &JobLsArgs) -> Result<u8, Failure> {
         Format::Json => json::document(&BTreeMap::from([("jobs", jobs.iter().map(line).collect::<Vec<_>>())])),
         Format::Table | Format::Wide => {
             let rows: Vec<_> = jobs.iter().map(row).collect();
-            table::print(&COLUMNS, &rows, &output);
+            let none = if args.prefix.is_some() || args.paused || args.in_trouble {
+                "no job matches"
+            } else {
+                "no jobs yet: systole job init NAME"
+            };
+            table::print_or(&COLUMNS, &rows, &output, none);
         }
     }
     Ok(exit_code::OK)

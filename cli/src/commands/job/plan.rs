@@ -1,14 +1,19 @@
 //! The plan of a change in words and as data: what is new, what changes, when it fires then.
 
-use super::words::{wire_fire, zone_named};
+use super::check;
+use super::words::{fire_in_words, wire_fire, zone_named, zone_of};
 use crate::args::Format;
 use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::{self, Output, json, text};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use systole_proto::v1::{self, Applied};
+use systole_shared::clock::now_ms;
 use systole_shared::job::JobSpec;
 use systole_shared::job::diff::{Change, diff};
+use systole_shared::trigger::custom::Registry;
+use systole_shared::trigger::definition::Environment;
 
 /// Fires that a plan shows of each side.
 const FIRES: usize = 2;
@@ -42,6 +47,9 @@ pub struct Line {
     next: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
+    /// Of a new job, for people: when it fires.
+    #[serde(skip)]
+    new: String,
 }
 
 /// One field that is not the same.
@@ -111,6 +119,47 @@ fn fires(coming: &[v1::Coming]) -> Vec<String> {
     coming.iter().map(one).collect()
 }
 
+/// What a job that is paused would do if it were not: the scheduler foretells nothing of it.
+fn would_fire(spec: &JobSpec, now_ms: i64) -> Vec<String> {
+    let calendars = BTreeMap::new();
+    let mut found = Vec::new();
+    for trigger in &spec.trigger {
+        let zone = zone_of(trigger);
+        let environment = Environment {
+            job: &spec.name,
+            created_ms: now_ms,
+            default_zone: &zone,
+            calendars: &calendars,
+            registry: &Registry::shared(),
+        };
+        // One that names a calendar cannot be read here.
+        let Ok(compiled) = trigger.compile(&environment) else {
+            continue;
+        };
+        let fires = check::fires(&compiled, now_ms).into_iter();
+        found.extend(fires.map(|at| (at, fire_in_words(&zone, at))));
+    }
+    found.sort();
+    found.into_iter().map(|(_, words)| words).collect()
+}
+
+/// When a new job fires.
+fn of_new(result: &v1::ApplyResult, now_ms: i64) -> String {
+    let spec: JobSpec = serde_json::from_str(&result.after_json).unwrap_or_default();
+    let paused = spec.paused || (!spec.trigger.is_empty() && spec.trigger.iter().all(|trigger| trigger.paused));
+    let new = if paused { "new, paused" } else { "new" };
+    if spec.trigger.iter().all(|trigger| trigger.manual.is_some()) {
+        return format!("{new}; fires only when asked");
+    }
+    if !paused {
+        return format!("{new}; next fires {}", first_fires(&fires(&result.next)));
+    }
+    match would_fire(&spec, now_ms).as_slice() {
+        [] => new.to_owned(),
+        fires => format!("{new}; would next fire {}", first_fires(fires)),
+    }
+}
+
 pub fn line(result: &v1::ApplyResult) -> Line {
     Line {
         kind: result.kind.clone(),
@@ -124,6 +173,10 @@ pub fn line(result: &v1::ApplyResult) -> Line {
         next_before: fires(&result.next_before),
         next: fires(&result.next),
         warnings: result.warnings.clone(),
+        new: match result.kind.as_str() {
+            "job" => of_new(result, now_ms()),
+            _ => "new".into(),
+        },
     }
 }
 
@@ -143,8 +196,7 @@ pub fn lines(line: &Line, dry_run: bool) -> Vec<String> {
     let is_job = line.kind == "job";
     let mut out = Vec::new();
     match line.applied {
-        "created" if is_job => out.push(format!("+ {name}  new; next fires {}", first_fires(&line.next))),
-        "created" => out.push(format!("+ {name}  new")),
+        "created" => out.push(format!("+ {name}  {}", line.new)),
         "changed" => {
             let gave_up = if line.gave_up {
                 "  what was changed by hand is given up for the file"
@@ -278,6 +330,49 @@ mod tests {
             ..result.clone()
         };
         assert_eq!(lines(&line(&noted), true), ["= a", "    note  odd day x"]);
+    }
+
+    #[test]
+    fn a_new_job_that_is_paused_says_what_it_would_do() {
+        // 2026-11-29T00:00:00Z.
+        const NOW: i64 = 1_795_910_400_000;
+        let new = |json: &str| {
+            let result = v1::ApplyResult {
+                kind: "job".into(),
+                name: "a".into(),
+                after_json: json.into(),
+                ..v1::ApplyResult::default()
+            };
+            of_new(&result, NOW)
+        };
+        let nightly = r#"{"name":"nightly","cron":"30 2 * * *","zone":"Europe/Berlin""#;
+        let would = "new, paused; would next fire Sun 2026-11-29 02:30 +01:00, Mon 2026-11-30 02:30 +01:00";
+        for (json, said) in [
+            (
+                format!(r#"{{"name":"a","shell":"x","paused":true,"trigger":[{nightly}}}]}}"#),
+                would,
+            ),
+            (
+                format!(r#"{{"name":"a","shell":"x","trigger":[{nightly},"paused":true}}]}}"#),
+                would,
+            ),
+            (
+                format!(
+                    r#"{{"name":"a","shell":"x","trigger":[{nightly},"paused":true,"exclude_calendars":["c"]}}]}}"#
+                ),
+                "new, paused",
+            ),
+            (
+                r#"{"name":"a","shell":"x","trigger":[{"name":"m","manual":true}]}"#.into(),
+                "new; fires only when asked",
+            ),
+            (
+                r#"{"name":"a","shell":"x","paused":true}"#.into(),
+                "new, paused; fires only when asked",
+            ),
+        ] {
+            assert_eq!(new(&json), said, "{json}");
+        }
     }
 
     #[test]

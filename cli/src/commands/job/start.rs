@@ -51,7 +51,13 @@ impl Asked {
 
 pub async fn trigger(global: &Global, args: &JobTriggerArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
-    let client = Arc::new(Client::new(global)?);
+    let client = Client::new(global);
+    // Only one that is followed ends like its task.
+    let client = Arc::new(if args.detach {
+        client?
+    } else {
+        client.map_err(Failure::of_start)?
+    });
     let request = v1::TriggerJobRequest {
         job: args.job.clone(),
         trigger: args.trigger.clone().unwrap_or_default(),

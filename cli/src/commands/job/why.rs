@@ -1,6 +1,6 @@
 //! `systole why JOB`: one of its times in sentences, and how it stands now.
 
-use super::history::{Chain, Line, PAGE, chains, id, line, note};
+use super::history::{Chain, Line, PAGE, chains, chains_of, id, line, note};
 use super::words::{job_zone, pause, spec_in_zones, trigger_zone, wire_fire};
 use crate::args::{Format, Global};
 use crate::client::Client;
@@ -126,8 +126,35 @@ fn stands(task: &v1::Task, zone: &Zone, now: u64) -> String {
     )
 }
 
+/// A chain that has a place of the job while its retry waits for its time.
+struct Resting {
+    /// As the job names it.
+    root: i64,
+    retry: i64,
+    /// 0: not known.
+    starts_ms: u64,
+}
+
+/// Those of the chains that have a place which are between two attempts.
+async fn resting(client: &Client, running: &[i64]) -> Result<Vec<Resting>, Failure> {
+    let mut found = Vec::new();
+    for (root, chain) in chains_of(client, running).await? {
+        let waits = |retry: &v1::Task| state_from_wire(retry.state) == Some(TaskState::Created);
+        let Some(retry) = chain.retry.filter(waits) else {
+            continue;
+        };
+        let blockers = client.explain(retry.id).await?.blockers;
+        found.push(Resting {
+            root,
+            retry: retry.id,
+            starts_ms: blockers.iter().map(|blocker| blocker.until_ms).max().unwrap_or(0),
+        });
+    }
+    Ok(found)
+}
+
 /// How the job stands now: what holds it, and who can lift that.
-fn standing(job: &v1::Job, spec: &JobSpec, coming: &[v1::Coming]) -> Vec<String> {
+fn standing(job: &v1::Job, spec: &JobSpec, resting: &[Resting], coming: &[v1::Coming]) -> Vec<String> {
     let zone = job_zone(spec);
     let mut out: Vec<String> = job
         .frozen
@@ -163,12 +190,28 @@ fn standing(job: &v1::Job, spec: &JobSpec, coming: &[v1::Coming]) -> Vec<String>
             trigger.name
         ));
     }
-    if !job.running.is_empty() {
-        let running: Vec<String> = job.running.iter().map(ToString::to_string).collect();
+    let rests = |root: i64| resting.iter().any(|one| one.root == root);
+    let running: Vec<String> = job
+        .running
+        .iter()
+        .filter(|&&root| !rests(root))
+        .map(ToString::to_string)
+        .collect();
+    if !running.is_empty() {
         out.push(format!(
             "It runs: {}. End it: systole cancel {}.",
             running.join(", "),
             running[0]
+        ));
+    }
+    for one in resting {
+        let starts = match one.starts_ms {
+            0 => "at any moment".to_owned(),
+            ms => text::full_time(ms),
+        };
+        out.push(format!(
+            "It is between two attempts: {0} starts {starts}. End it: systole cancel {0}.",
+            one.retry
         ));
     }
     for unproven in &job.unproven {
@@ -355,7 +398,8 @@ pub async fn run(global: &Global, name: &str, at: Option<i64>) -> Result<u8, Fai
             ..v1::NextRequest::default()
         })
         .await?;
-    let standing = standing(&job, &spec, &coming.coming);
+    let resting = resting(&client, &job.running).await?;
+    let standing = standing(&job, &spec, &resting, &coming.coming);
     let (of_task, of_job) = (sentences, standing);
     match output.format {
         Format::Json | Format::Jsonl => {
@@ -516,7 +560,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_holds_a_job_is_said_with_the_command_that_lifts_it() {
-        let job = v1::Job {
+        let mut job = v1::Job {
             name: "a".into(),
             pause: Some(v1::Pause {
                 paused: true,
@@ -535,7 +579,7 @@ pub(super) mod tests {
             ..v1::Job::default()
         };
         assert_eq!(
-            standing(&job, &JobSpec::default(), &[]),
+            standing(&job, &JobSpec::default(), &[], &[]),
             [
                 "The job is paused by ann, \"restore test\". Lift it: systole job resume a.",
                 "Trigger t is blocked: a run that it made waits for a place of the job, or of its concurrency group.",
@@ -544,6 +588,20 @@ pub(super) mod tests {
                 "2 wait for their turn.",
                 "No fire is foretold for the next 366 days.",
             ]
+        );
+        job.running = vec![7, 12];
+        let resting = [Resting {
+            root: 12,
+            retry: 13,
+            starts_ms: AT,
+        }];
+        let between = format!(
+            "It is between two attempts: 13 starts {}. End it: systole cancel 13.",
+            text::full_time(AT)
+        );
+        assert_eq!(
+            standing(&job, &JobSpec::default(), &resting, &[])[2..4],
+            ["It runs: 7. End it: systole cancel 7.".to_owned(), between]
         );
     }
 }

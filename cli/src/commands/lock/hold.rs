@@ -68,9 +68,8 @@ fn usage(message: &str) -> Failure {
 /// What this command ends with when it is not the command's own status.
 fn exit_of(failure: Failure) -> Failure {
     let exit = match failure.exit {
-        exit_code::UNREACHABLE => exit_code::NO_VERDICT,
-        exit_code::REFUSED | exit_code::NOT_FOUND | exit_code::USAGE => exit_code::TASK_REJECTED,
-        other => other,
+        exit_code::NOT_FOUND | exit_code::USAGE => exit_code::TASK_REJECTED,
+        other => exit_code::of_start(other),
     };
     Failure { exit, ..failure }
 }
@@ -80,7 +79,7 @@ pub async fn run(global: &Global, output: &Output, args: &HoldArgs) -> Result<u8
     if !(LEASE_TTL_MS_MIN..=LEASE_TTL_MS_MAX).contains(&ttl_ms) {
         return Err(usage("--ttl: must be 3s to 24h"));
     }
-    let client = Arc::new(Client::new(global)?);
+    let client = Arc::new(Client::new(global).map_err(Failure::of_start)?);
     let (signals_to, mut signals) = mpsc::channel(16);
     for number in FORWARDED {
         let mut stream = signal(SignalKind::from_raw(number as i32))

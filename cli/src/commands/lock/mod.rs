@@ -129,7 +129,7 @@ async fn list(client: &Client, output: &Output) -> Result<u8, Failure> {
         Format::Id => leases.iter().for_each(|lease| output::line(&lease.resource)),
         Format::Table | Format::Wide => {
             let rows: Vec<Vec<Text>> = leases.iter().map(row).collect();
-            table::print(&COLUMNS, &rows, output);
+            table::print_or(&COLUMNS, &rows, output, "nobody holds a lease");
         }
     }
     Ok(exit_code::OK)

@@ -35,6 +35,7 @@ fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     (best.0 >= LIKENESS_MIN).then_some(best.1)
 }
 
+/// What to say of a key that is none of these.
 pub fn unknown(key: &str, known: &[&str]) -> String {
     match nearest(key, known) {
         Some(near) => format!("is no field here. Did you mean {near:?}?"),

@@ -7,6 +7,7 @@ mod toml;
 pub(super) mod tree;
 pub(super) mod yaml;
 
+pub use fields::unknown as unknown_field;
 pub use set::{CheckContext, Checked, CheckedJob, Definitions, Set, Written};
 pub use tree::Place;
 
