@@ -10,7 +10,7 @@ use crate::RunnerError;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 const AGENT_LOCK: &str = "lock";
 const WARDEN_LOCK: &str = "warden.lock";
+/// 20 digits and the end of the line.
+const MAX_TASK_ID_BYTES: u64 = 21;
 
 /// Held as long as this agent may speak for the host.
 #[derive(Debug)]
@@ -70,12 +72,12 @@ impl WardenDir {
             .truncate(false)
             .mode(0o600)
             .open(root.join("max_task_id"))?;
-        let highest = io::read_to_string(&max_task_file)?;
+        let highest = read_max_task_id(root, &max_task_file)?;
         Ok(Self {
             root: root.to_owned(),
             instance_id,
             is_new,
-            max_task: AtomicI64::new(highest.trim().parse().unwrap_or(0)),
+            max_task: AtomicI64::new(highest),
             max_task_file: Mutex::new(max_task_file),
             lock,
         })
@@ -109,6 +111,38 @@ impl WardenDir {
         }
         Ok(())
     }
+}
+
+/// As [`WardenDir::raise_max_task_id`] writes it, and nothing else: a number that is not one would have a scheduler believe that
+/// its database was set back.
+fn parse_max_task_id(content: &[u8]) -> Option<i64> {
+    let digits = content.strip_suffix(b"\n")?;
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// 0 for a new file, and for one that cannot be read as a number: that one is emptied, so that the next task makes it whole.
+fn read_max_task_id(root: &Path, file: &File) -> io::Result<i64> {
+    let mut content = Vec::new();
+    // One byte more than it ever has tells what is too long.
+    file.take(MAX_TASK_ID_BYTES + 1).read_to_end(&mut content)?;
+    if content.is_empty() {
+        return Ok(0);
+    }
+    if content.len() as u64 <= MAX_TASK_ID_BYTES
+        && let Some(highest) = parse_max_task_id(&content)
+    {
+        return Ok(highest);
+    }
+    tracing::error!(
+        file = %root.join("max_task_id").display(),
+        "the highest task id that this host has held cannot be read; it counts from the next task on. A database that is set back \
+         before that is noticed by other hosts only"
+    );
+    file.set_len(0)?;
+    Ok(0)
 }
 
 /// Whether a warden has this directory now.
@@ -344,5 +378,30 @@ mod tests {
         assert_eq!(state.max_task_id(), 900);
         drop(state);
         assert_eq!(WardenDir::open(dir.path(), "m").unwrap().max_task_id(), 900);
+    }
+
+    #[test]
+    fn a_file_without_a_task_id_counts_from_the_next_task_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("max_task_id");
+        for damaged in [
+            "x",
+            "\n",
+            "12",
+            "-5\n",
+            "+5\n",
+            " 7\n",
+            "7\n\n",
+            "99999999999999999999\n",
+            "000000000000000000000000000007\n",
+        ] {
+            std::fs::write(&path, damaged).unwrap();
+            let state = WardenDir::open(dir.path(), "m").unwrap();
+            assert_eq!(state.max_task_id(), 0, "{damaged:?}");
+            state.raise_max_task_id(3).unwrap();
+            drop(state);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), "00000000000000000003\n");
+            assert_eq!(WardenDir::open(dir.path(), "m").unwrap().max_task_id(), 3);
+        }
     }
 }

@@ -140,6 +140,9 @@ pub const LEASE_WAITERS_MAX: usize = 1_000;
 pub const FREEZES_MAX: usize = 100;
 /// Tokens of one cluster, revoked and expired ones included until they are forgotten.
 pub const TOKENS_MAX: usize = 1_000;
+/// How far past the newest task id of the database a host may say to have held a task: what lies further on is no id that a
+/// database ever gave, but a damaged file or a forged call, and ids are not moved past it.
+pub const AHEAD_IDS_MAX: i64 = 1_000_000_000;
 /// How long a host may join with a join token, ms (15 minutes).
 pub const JOIN_VALID_MS: i64 = 15 * 60_000;
 /// How often a host that joined gives its token another secret, ms (7 days).

@@ -1,6 +1,7 @@
 //! What is held until a person has looked: who is told, and what the person's word does.
 
 use super::Refusal;
+use crate::ahead::is_credible;
 use crate::clock::boottime_ms;
 use crate::context::Context;
 use crate::store::StoreError;
@@ -178,6 +179,7 @@ pub async fn look_for_hosts_ahead(ctx: &Context, newest: i64, mut rows: Vec<Ahea
         .iter()
         .filter(|row| known.contains(&row.host))
         .map(|row| row.max_task_id)
+        .filter(|&id| is_credible(id, newest))
         .max();
     if let Some(highest) = highest.filter(|&highest| highest > newest) {
         ctx.db.raise_ids(highest).await?;

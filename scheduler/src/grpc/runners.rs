@@ -1,6 +1,7 @@
 //! The runner service: beats and output.
 
 use super::{check_batch, invalid, item_error, status};
+use crate::ahead;
 use crate::context::Context;
 use crate::flow::heartbeat::{self, Beat, BeatResult};
 use crate::flow::{Refusal, cancel, fetch};
@@ -9,6 +10,7 @@ use crate::store::fetch::Put;
 use crate::store::hosts::Registration;
 use crate::store::output::{Chunk, Stream, Upload};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use systole_proto::convert::{
     CLUSTER_KEY, RECORDED_KEY, clean, detail_from_wire, labels_from_wire, report_from_wire, reset_reason_to_wire,
@@ -227,6 +229,7 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
     if request.slot >= SLOTS_MAX || request.slots > SLOTS_MAX {
         return Err(Invalid::new("slot", format!("must be below {SLOTS_MAX}")));
     }
+    check_max_task_id(request.max_task_id, ctx.newest_task_id.load(Ordering::Relaxed))?;
     check_identity(&request.instance_id, "instance_id")?;
     check_identity(&request.boot_id, "boot_id")?;
     let said = said_from_wire(request.status)
@@ -308,6 +311,19 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
             false => Some(json(serde_json::to_string(&slot_labels))?),
         },
     })
+}
+
+fn check_max_task_id(max_task_id: i64, newest: i64) -> Result<(), Invalid> {
+    if ahead::is_credible(max_task_id, newest) {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        "max_task_id",
+        format!(
+            "is {max_task_id}, while the newest task here is {newest}: the file max_task_id in the data folder of this runner is \
+             damaged; stop the runner, remove that file and start the runner again"
+        ),
+    ))
 }
 
 fn parse_fault(fault: &v1::HostFault) -> Result<(String, String), Invalid> {

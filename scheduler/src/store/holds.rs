@@ -6,6 +6,7 @@ use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::read;
 use super::sql::{Dialect, Sql};
+use crate::ahead::is_credible;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -69,8 +70,10 @@ pub async fn hosts_ahead(tx: &mut Tx) -> Result<HashSet<String>, StoreError> {
     Ok(rows.into_iter().map(|row| row.host).collect())
 }
 
+/// Only up to where a host may be believed: ids that are used up never come back.
 async fn raise(tx: &mut Tx, highest: i64) -> Result<(), StoreError> {
-    if read::newest_task_id(tx).await?.id >= highest {
+    let newest = read::newest_task_id(tx).await?.id;
+    if newest >= highest || !is_credible(highest, newest) {
         return Ok(());
     }
     let to = highest.saturating_add(IDS_PASSED_OVER);
@@ -127,7 +130,9 @@ impl Db {
             Box::pin(async move {
                 // Who is as quick as the first poll after the hosts' rows would find them ahead once more.
                 let rows: Vec<AheadRow> = tx.all(&AHEAD, vec![]).await?;
-                if let Some(highest) = rows.iter().map(|row| row.max_task_id).max() {
+                let newest = read::newest_task_id(tx).await?.id;
+                let named = rows.iter().map(|row| row.max_task_id);
+                if let Some(highest) = named.filter(|&id| is_credible(id, newest)).max() {
                     raise(tx, highest).await?;
                 }
                 let hosts = tx.exec(&FORGET_AHEAD, vec![]).await?;

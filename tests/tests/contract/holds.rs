@@ -13,6 +13,7 @@ on_both_databases!(
     a_clock_that_a_person_confirmed_is_believed,
     a_host_ahead_of_a_restored_database_waits_for_a_person,
     ids_that_a_host_has_named_are_not_given_again,
+    a_number_that_is_no_task_id_is_refused_and_moves_no_ids,
 );
 
 const TEN_YEARS_MS: i64 = 3_652 * 24 * 3_600_000;
@@ -225,5 +226,41 @@ async fn ids_that_a_host_has_named_are_not_given_again(db: TestDb) {
     // That its number is not higher any more does not make the host one that may work.
     assert_eq!(runner.idle_parked(300).await.command(), v1::Command::GoOn);
     until_alarms(&replica, &["restore"]).await;
+    replica.stop().await;
+}
+
+async fn a_number_that_is_no_task_id_is_refused_and_moves_no_ids(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let first = replica.submit(command(&["true"])).await;
+    let mut broken = SimRunner::new(&replica, "broken", 0);
+    for named in [i64::MAX, first + 2_000_000_000, -1, i64::MIN] {
+        broken.beat.max_task_id = named;
+        let request = v1::HeartbeatRequest {
+            status: v1::RunnerStatus::Idle.into(),
+            ..broken.beat.clone()
+        };
+        let refused = broken.send(request).await.expect_err("not a task id");
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        let message = refused.message();
+        assert!(
+            message.contains("max_task_id") && message.contains("remove that file"),
+            "{message}"
+        );
+    }
+    // Nor is a row that is there already followed, by the watch or by a person's word.
+    db.sql(&format!(
+        "INSERT INTO ahead (host, max_task_id, seen_ms) VALUES ('former', {}, 1)",
+        i64::MAX
+    ));
+    until_alarms(&replica, &["restore"]).await;
+    until("the row is known here", || async {
+        replica.running.context.ahead.hosts().contains("former").then_some(())
+    })
+    .await;
+    confirm(&replica, "restore").await.expect("a host is ahead");
+    let next = replica.submit(command(&["true"])).await;
+    assert!(next < first + 1_000_000, "{next} after {first}");
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    assert_eq!(runner.take().await.task_id, first);
     replica.stop().await;
 }
