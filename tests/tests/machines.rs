@@ -4,17 +4,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::access_service_client::AccessServiceClient;
+use systole_proto::v1::runner_service_client::RunnerServiceClient;
 use systole_scheduler::auth;
 use systole_scheduler::config::{SelfSigned, Tls};
 use systole_tests::replica::{Replica, Token};
 use systole_tests::system::{Process, Said, System, binary, http_get, until};
-use systole_tests::{TestDb, on_both_databases, tls, wait};
+use systole_tests::{SimRunner, TestDb, on_both_databases, tls, wait};
 
 on_both_databases!(
     replicas_share_the_authority_and_the_database_never_has_its_key,
     a_server_certificate_is_renewed_by_itself,
     of_two_hosts_with_one_join_token_one_joins,
     a_secret_is_good_until_the_next_one_was_used,
+    a_host_that_joined_speaks_for_itself_alone,
 );
 
 fn self_signed(db: &TestDb, folder: &str) -> systole_scheduler::config::Config {
@@ -296,6 +298,72 @@ async fn a_secret_is_good_until_the_next_one_was_used(db: TestDb) {
     replica.access().revoke_tokens(request).await.expect("revoked");
     assert!(!known(&new).await);
     assert_eq!(db.sql("SELECT COUNT(*) FROM token WHERE next_hash IS NOT NULL"), "0");
+    replica.stop().await;
+}
+
+async fn a_host_that_joined_speaks_for_itself_alone(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let mut access = AccessServiceClient::new(replica.channel());
+    let (secret, hash) = sha();
+    let token = join_token(&replica).await;
+    access.join(join_request(&token, "mine", &hash)).await.expect("joined");
+    let as_joined = |secret: &str| RunnerServiceClient::with_interceptor(replica.channel(), Token::bearer(secret));
+
+    let mut other = SimRunner::new(&replica, "other", 0);
+    other.idle().await;
+    other.client = as_joined(&secret);
+    let mut refused = vec![other.try_idle().await.expect_err("another host")];
+    let mut client = as_joined(&secret);
+    let upload = v1::UploadOutputRequest {
+        host: "other".into(),
+        chunks: vec![v1::OutputChunk::default()],
+        ..Default::default()
+    };
+    refused.push(client.upload_output(upload).await.expect_err("another host"));
+    let next = v1::NextFetchRequest {
+        host: "other".into(),
+        ..Default::default()
+    };
+    refused.push(client.next_fetch(next).await.expect_err("another host"));
+    let put = v1::PutFetchedRequest {
+        host: "other".into(),
+        ..Default::default()
+    };
+    refused.push(client.put_fetched(put).await.expect_err("another host"));
+    for status in refused {
+        assert_eq!(status.code(), tonic::Code::PermissionDenied, "{status}");
+        assert_eq!(
+            status.metadata().get("systole-error-code").map(|v| v.as_bytes()),
+            Some(b"AUTH_002".as_slice())
+        );
+        let message = status.message();
+        assert!(
+            message.contains("the host mine") && message.contains("for other"),
+            "{message}"
+        );
+    }
+
+    // With the secret that follows as with the first, before and after it took its place; the common token speaks for every host.
+    let mut mine = SimRunner::new(&replica, "mine", 0);
+    mine.client = as_joined(&secret);
+    mine.idle().await;
+    let (next_secret, next_hash) = sha();
+    for by in [&secret, &next_secret] {
+        let request = v1::RotateTokenRequest {
+            secret_sha256: next_hash.clone(),
+        };
+        AccessServiceClient::with_interceptor(replica.channel(), Token::bearer(by))
+            .rotate_token(request)
+            .await
+            .expect("its own");
+        mine.client = as_joined(&next_secret);
+        mine.idle().await;
+        other.client = as_joined(&next_secret);
+        let refused = other.try_idle().await.expect_err("another host");
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");
+    }
+    mine.client = replica.beats();
+    mine.idle().await;
     replica.stop().await;
 }
 

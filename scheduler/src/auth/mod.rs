@@ -25,6 +25,8 @@ const PREFIX: usize = 16;
 pub struct Actor {
     pub name: String,
     pub role: Role,
+    /// The one host that it speaks for; `None`: any.
+    pub host: Option<String>,
     /// It came with the secret that is to replace the token's present one.
     pub by_next_secret: bool,
 }
@@ -104,6 +106,7 @@ impl Tokens {
                     actor: Actor {
                         name: row.name.clone(),
                         role,
+                        host: row.host.clone(),
                         by_next_secret,
                     },
                     hash,

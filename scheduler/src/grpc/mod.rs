@@ -15,10 +15,10 @@ use crate::auth::Actor;
 use crate::flow::Refusal;
 use crate::locale;
 use crate::store::cordon::Until;
-use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY};
+use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY, clean};
 use systole_proto::v1;
 use systole_shared::error::{Code, Invalid, Kind};
-use systole_shared::limits::{DURATION_MS_MAX, PAGE_DEFAULT, PAGE_MAX, REASON_CHARS_MAX};
+use systole_shared::limits::{DURATION_MS_MAX, PAGE_DEFAULT, PAGE_MAX, REASON_CHARS_MAX, WORD_CHARS_MAX};
 use systole_shared::task::spec::check_text;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
@@ -102,6 +102,24 @@ pub fn page_limit(limit: u32) -> Result<usize, Status> {
 
 pub fn check_reason(reason: &str) -> Result<(), Status> {
     check_text(reason, "reason", REASON_CHARS_MAX).map_err(invalid)
+}
+
+/// A host that joined speaks for itself alone: whoever has its token can be no other one.
+pub fn check_speaks_for<T>(request: &Request<T>, host: &str) -> Result<(), Status> {
+    let by = actor(request)?;
+    match by.host {
+        Some(own) if own != host => Err(status(&Refusal {
+            code: Code::TokenRole,
+            message: format!(
+                "host: the token {} is that of the host {own} and cannot speak for {}; start this runner with --name {own}, or let it \
+                 join under its own name (`systole join-command`)",
+                by.name,
+                clean(host, WORD_CHARS_MAX),
+            ),
+            field: "host".into(),
+        })),
+        _ => Ok(()),
+    }
 }
 
 /// Who calls; the guard put it there.

@@ -1,6 +1,6 @@
 //! The runner service: beats and output.
 
-use super::{check_batch, invalid, item_error, status};
+use super::{check_batch, check_speaks_for, invalid, item_error, status};
 use crate::ahead;
 use crate::context::Context;
 use crate::flow::heartbeat::{self, Beat, BeatResult};
@@ -36,6 +36,7 @@ impl RunnerService for Runners {
         &self,
         request: Request<v1::HeartbeatRequest>,
     ) -> Result<Response<v1::HeartbeatResponse>, Status> {
+        check_speaks_for(&request, &request.get_ref().host)?;
         let request = request.into_inner();
         let seq = request.seq;
         let beat = parse(&self.ctx, request).map_err(invalid)?;
@@ -86,6 +87,7 @@ impl RunnerService for Runners {
         &self,
         request: Request<v1::UploadOutputRequest>,
     ) -> Result<Response<v1::UploadOutputResponse>, Status> {
+        check_speaks_for(&request, &request.get_ref().host)?;
         let request = request.into_inner();
         check_batch(request.chunks.len(), OUTPUT_CHUNKS_PER_UPLOAD_MAX, "chunks")?;
         let chunks: Vec<Chunk> = request
@@ -127,6 +129,7 @@ impl RunnerService for Runners {
         &self,
         request: Request<v1::NextFetchRequest>,
     ) -> Result<Response<v1::NextFetchResponse>, Status> {
+        check_speaks_for(&request, &request.get_ref().host)?;
         let request = request.into_inner();
         check_host(&request.host, "host").map_err(invalid)?;
         let park = Duration::from_millis(request.park_ms.min(PARK_MS_MAX));
@@ -150,6 +153,7 @@ impl RunnerService for Runners {
         &self,
         request: Request<v1::PutFetchedRequest>,
     ) -> Result<Response<v1::PutFetchedResponse>, Status> {
+        check_speaks_for(&request, &request.get_ref().host)?;
         let request = request.into_inner();
         check_fetched(&request).map_err(invalid)?;
         let error = clean(&request.error, MESSAGE_CHARS_MAX);

@@ -140,6 +140,7 @@ impl Db {
                     hash.as_str().into(),
                     row.created_by.as_str().into(),
                     Option::<i64>::None.into(),
+                    host.as_str().into(),
                 ];
                 if tx.exec(&CREATE_TOKEN, args).await? != 1
                     || tx

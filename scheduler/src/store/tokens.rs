@@ -18,19 +18,20 @@ static RENEW_TOKEN: Sql = Sql::new(
     "INSERT INTO token (name, role, hash, created_at_ms, created_by) VALUES ($1, $1, $2, {now}, $3) \
      ON CONFLICT (name) DO UPDATE SET hash = excluded.hash, created_at_ms = excluded.created_at_ms, created_by = excluded.created_by, \
        role = excluded.role, expires_at_ms = NULL, last_used_ms = NULL, revoked_at_ms = NULL, revoked_by = NULL, \
-       next_hash = NULL",
+       next_hash = NULL, host = NULL",
 );
 pub(super) static CREATE_TOKEN: Sql = Sql::new(
     "create_token",
-    "INSERT INTO token (name, role, hash, created_at_ms, created_by, expires_at_ms) VALUES ($1, $2, $3, {now}, $4, {now} + $5) \
+    "INSERT INTO token (name, role, hash, created_at_ms, created_by, expires_at_ms, host) \
+     VALUES ($1, $2, $3, {now}, $4, {now} + $5, $6) \
      ON CONFLICT (name) DO UPDATE SET role = excluded.role, hash = excluded.hash, created_at_ms = excluded.created_at_ms, \
        created_by = excluded.created_by, expires_at_ms = excluded.expires_at_ms, last_used_ms = NULL, revoked_at_ms = NULL, \
-       revoked_by = NULL, next_hash = NULL \
+       revoked_by = NULL, next_hash = NULL, host = excluded.host \
      WHERE token.revoked_at_ms IS NOT NULL OR token.expires_at_ms <= {now}",
 );
 pub(super) static TOKENS: Sql = Sql::new(
     "tokens",
-    "SELECT name, role, hash, created_at_ms, created_by, expires_at_ms, last_used_ms, revoked_at_ms, revoked_by, next_hash, {now} AS now_ms \
+    "SELECT name, role, hash, created_at_ms, created_by, expires_at_ms, last_used_ms, revoked_at_ms, revoked_by, next_hash, host, {now} AS now_ms \
      FROM token ORDER BY name",
 );
 /// Those that could make tokens for ever. Locked, so that two calls cannot each leave the other's as the last.
@@ -83,6 +84,8 @@ pub struct TokenRow {
     pub revoked_by: Option<String>,
     /// Of the secret that follows, until it is used.
     pub next_hash: Option<String>,
+    /// The one host that it speaks for: of tokens of hosts that joined.
+    pub host: Option<String>,
     /// The database's clock when it was read.
     pub now_ms: i64,
 }
@@ -192,6 +195,7 @@ impl Db {
                     new.hash.as_str().into(),
                     new.by.as_str().into(),
                     new.valid_for_ms.into(),
+                    Option::<String>::None.into(),
                 ];
                 if tx.exec(&CREATE_TOKEN, args).await? == 0 {
                     return Ok(Created::Taken(new.name.clone())); // Made by another call since it was looked up.
