@@ -17,6 +17,7 @@ on_both_databases!(
     of_two_hosts_with_one_join_token_one_joins,
     a_secret_is_good_until_the_next_one_was_used,
     a_host_that_joined_speaks_for_itself_alone,
+    a_token_that_is_shared_keeps_its_secret,
 );
 
 fn self_signed(db: &TestDb, folder: &str) -> systole_scheduler::config::Config {
@@ -364,6 +365,24 @@ async fn a_host_that_joined_speaks_for_itself_alone(db: TestDb) {
     }
     mine.client = replica.beats();
     mine.idle().await;
+    replica.stop().await;
+}
+
+async fn a_token_that_is_shared_keeps_its_secret(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    for token in [replica.runner_token(), replica.admin_token()] {
+        let request = v1::RotateTokenRequest { secret_sha256: sha().1 };
+        let refused = AccessServiceClient::with_interceptor(replica.channel(), token)
+            .rotate_token(request)
+            .await
+            .expect_err("not of a machine that joined");
+        assert_eq!(refused.code(), tonic::Code::PermissionDenied, "{refused}");
+        assert!(refused.message().contains("machines that joined"), "{refused}");
+    }
+    assert_eq!(db.sql("SELECT COUNT(*) FROM token WHERE next_hash IS NOT NULL"), "0");
+    // Both are good as before.
+    SimRunner::new(&replica, "a", 0).idle().await;
+    join_token(&replica).await;
     replica.stop().await;
 }
 

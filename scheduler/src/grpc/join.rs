@@ -79,6 +79,15 @@ pub async fn rotate(
 ) -> Result<v1::RotateTokenResponse, Status> {
     let secret = request.secret_sha256;
     check_hash(&secret, "secret_sha256").map_err(invalid)?;
+    // Whoever shares a token would lock out all others with it.
+    if by.host.is_none() {
+        let message = format!(
+            "only the tokens of machines that joined get another secret this way, and {} is none; make another token \
+             (`systole token create NAME --role {}`) and revoke this one",
+            by.name, by.role
+        );
+        return Err(refuse(Code::TokenRole, "", message));
+    }
     let replaced = if by.by_next_secret {
         ctx.db.take_secret(by.name, secret).await.map_err(store)?
     } else {
