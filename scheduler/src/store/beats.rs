@@ -45,11 +45,11 @@ static LOCK_BEATS: Sql = Sql::new(
         ", CAST(NULL AS BIGINT) AS id, CAST(NULL AS SMALLINT) AS status, CAST(NULL AS TEXT) AS terminating, \
            CAST(NULL AS TEXT) AS callback_url, CAST(NULL AS BIGINT) AS attempt, CAST(NULL AS BIGINT) AS max_retries, \
            CAST(NULL AS BIGINT) AS retry_delay_ms, CAST(NULL AS BIGINT) AS replacements, CAST(NULL AS BIGINT) AS timeout_ms, \
-           CAST(NULL AS BIGINT) AS ran_ms, CAST(NULL AS BIGINT) AS root_id, CAST(NULL AS BIGINT) AS job_id, \
+           CAST(NULL AS BIGINT) AS ran_ms, CAST(NULL AS BIGINT) AS held_ms, CAST(NULL AS BIGINT) AS root_id, CAST(NULL AS BIGINT) AS job_id, \
            CAST(NULL AS BIGINT) AS scheduled_ms, CAST(NULL AS BIGINT) AS set_id FROM r \
          UNION ALL SELECT t.host, t.slot, NULL, t.start_no, NULL, NULL, NULL, NULL, NULL, NULL, \
            t.id, t.status, t.terminating, t.callback_url, t.attempt, t.max_retries, t.retry_delay_ms, t.replacements, t.timeout_ms, \
-           t.ran_ms, t.root_id, t.job_id, t.scheduled_ms, t.set_id FROM t"
+           t.ran_ms, t.held_ms, t.root_id, t.job_id, t.scheduled_ms, t.set_id FROM t"
     ),
 );
 /// The write that wins the row: a beat acts only with the start_no of the row and a higher seq.
@@ -178,6 +178,7 @@ struct LockedRow {
     replacements: Option<i64>,
     timeout_ms: Option<i64>,
     ran_ms: Option<i64>,
+    held_ms: Option<i64>,
     root_id: Option<i64>,
     job_id: Option<i64>,
     scheduled_ms: Option<i64>,
@@ -200,6 +201,7 @@ impl LockedRow {
             replacements: self.replacements?,
             timeout_ms: self.timeout_ms,
             ran_ms: self.ran_ms,
+            held_ms: self.held_ms,
             root_id: self.root_id,
             job_id: self.job_id,
             scheduled_ms: self.scheduled_ms,

@@ -76,7 +76,7 @@ macro_rules! live_columns {
     () => {
         "task.id, task.status, task.host, task.slot, task.start_no, task.terminating, task.callback_url, task.attempt, \
          task.max_retries, task.retry_delay_ms, task.replacements, task.timeout_ms, {now} - task.started_at_ms AS ran_ms, \
-         task.root_id, task.job_id, task.scheduled_ms, task.set_id"
+         {now} - task.dispatched_at_ms AS held_ms, task.root_id, task.job_id, task.scheduled_ms, task.set_id"
     };
 }
 pub(super) use live_columns;
@@ -116,6 +116,8 @@ pub struct LiveTask {
     pub timeout_ms: Option<i64>,
     /// Since its start, by the database's clock.
     pub ran_ms: Option<i64>,
+    /// Since it was given to its runner, by the database's clock.
+    pub held_ms: Option<i64>,
     pub(super) root_id: Option<i64>,
     /// Of a run of a job.
     pub(super) job_id: Option<i64>,

@@ -61,6 +61,15 @@ pub struct Report {
     pub ran_ms: u64,
 }
 
+/// How long ago a task started and ended, ms, as its runner says, within what can be: no earlier than it was given out
+/// (`held_ms` ago, by the database's clock), not in the future, and no start after the end. A runner's clock may be set while
+/// it runs, and retention would delete at once what seems to have ended long ago.
+pub fn ages(started_age_ms: Option<i64>, ended_age_ms: i64, held_ms: Option<i64>) -> (Option<i64>, i64) {
+    let most = held_ms.unwrap_or(0).max(0);
+    let ended = ended_age_ms.clamp(0, most);
+    (started_age_ms.map(|age| age.clamp(ended, most)), ended)
+}
+
 impl Report {
     fn outcome(&self, kind: OutcomeKind, message: String) -> Outcome {
         Outcome {
@@ -329,6 +338,25 @@ mod tests {
             message: String::new(),
             stopped_by,
             ran_ms: 1_000,
+        }
+    }
+
+    #[test]
+    fn the_times_of_an_end_are_within_what_can_be() {
+        const MAX: i64 = i64::MAX;
+        for (started, ended, held, expected) in [
+            (Some(900), 100, Some(1_000), (Some(900), 100)),
+            (None, 100, Some(1_000), (None, 100)),
+            // Before it was given out, in the future, and the wrong way round.
+            (Some(MAX), MAX, Some(1_000), (Some(1_000), 1_000)),
+            (Some(MAX), 0, Some(1_000), (Some(1_000), 0)),
+            (Some(i64::MIN), i64::MIN, Some(1_000), (Some(0), 0)),
+            (Some(100), 900, Some(1_000), (Some(900), 900)),
+            // The database's clock was set back, or the row says nothing.
+            (Some(900), 100, Some(-5), (Some(0), 0)),
+            (Some(900), 100, None, (Some(0), 0)),
+        ] {
+            assert_eq!(ages(started, ended, held), expected, "{started:?} {ended} {held:?}");
         }
     }
 

@@ -12,6 +12,7 @@ on_both_databases!(
     a_restarted_runner_without_the_child_fails_the_task,
     a_task_given_again_to_a_restarted_runner_ends_with_its_result,
     a_short_task_that_ends_before_its_first_beat_is_finished,
+    the_times_of_an_end_lie_between_its_dispatch_and_now,
     the_detail_of_an_end_is_kept_within_its_bounds,
     the_detail_of_a_late_result_is_kept_beside_the_verdict,
 );
@@ -142,6 +143,41 @@ async fn a_short_task_that_ends_before_its_first_beat_is_finished(db: TestDb) {
     let task = replica.task(id).await;
     assert_eq!(task.state(), S::Finished);
     assert!(task.started_at_ms > 0 && task.ended_at_ms >= task.started_at_ms);
+    replica.stop().await;
+}
+
+async fn the_times_of_an_end_lie_between_its_dispatch_and_now(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    let latest = i64::MAX.unsigned_abs();
+    for (started_at_ms, ended_at_ms) in [(1, 1), (1, latest), (latest, 1), (latest, latest), (0, 1)] {
+        let id = replica.submit(command(&["true"])).await;
+        assert_eq!(runner.take().await.task_id, id);
+        let result = v1::TaskResult {
+            started_at_ms,
+            ended_at_ms,
+            ..runner.success(id)
+        };
+        assert_eq!(runner.ended(result).await.acknowledged, [id]);
+        let task = replica.task(id).await;
+        assert_eq!(task.state(), S::Finished);
+        let now = u64::try_from(systole_shared::clock::now_ms()).expect("after 1970");
+        let began = if started_at_ms == 0 {
+            task.dispatched_at_ms
+        } else {
+            task.started_at_ms
+        };
+        assert!(
+            task.dispatched_at_ms > 0
+                && task.dispatched_at_ms <= began
+                && began <= task.ended_at_ms
+                && task.ended_at_ms <= now,
+            "{started_at_ms} {ended_at_ms}: {} {} {} {now}",
+            task.dispatched_at_ms,
+            task.started_at_ms,
+            task.ended_at_ms
+        );
+    }
     replica.stop().await;
 }
 

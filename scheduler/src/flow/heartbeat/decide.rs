@@ -199,12 +199,14 @@ pub(super) fn record(
                     &result.report,
                     task.callback_url.is_some(),
                 );
+                let (started_age_ms, ended_age_ms) =
+                    end::ages(result.started_age_ms, result.ended_age_ms, task.held_ms);
                 work.ends.push(End {
                     task: task.clone(),
                     transition,
                     outcome,
-                    started_age_ms: result.started_age_ms,
-                    ended_age_ms: result.ended_age_ms,
+                    started_age_ms,
+                    ended_age_ms,
                     cancelled_by: None,
                     detail: result.detail.clone(),
                     lost: false,
