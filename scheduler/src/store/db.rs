@@ -584,6 +584,7 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
         ));
     }
     let lock = lock_sqlite(path)?;
+    keep_private(path)?;
     let options = SqliteConnectOptions::new()
         .filename(path)
         .create_if_missing(true)
@@ -615,6 +616,43 @@ async fn open_sqlite(path: &Path) -> Result<Pools, StoreError> {
         readers,
         lock: std::sync::Mutex::new(Some(lock)),
     })
+}
+
+/// Commands, environments and outputs of all users are in it: it is its owner's alone, whatever the umask. SQLite gives the files
+/// beside it the same mode, where they are not left of an earlier start.
+fn keep_private(path: &Path) -> Result<(), StoreError> {
+    make_private(path, true)?;
+    for suffix in ["-wal", "-shm"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        make_private(Path::new(&name), false)?;
+    }
+    Ok(())
+}
+
+fn make_private(path: &Path, create: bool) -> Result<(), StoreError> {
+    use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(create)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
+    let Ok(file) = file else {
+        return Ok(()); // The open that follows says what is wrong, where it is.
+    };
+    let cannot = |error: std::io::Error| StoreError::Unreachable(format!("{}: {error}", path.display()));
+    let metadata = file.metadata().map_err(cannot)?;
+    let mode = metadata.mode() & 0o777;
+    if !metadata.is_file() || metadata.uid() != nix::unistd::geteuid().as_raw() || mode & 0o077 == 0 {
+        return Ok(());
+    }
+    tracing::warn!(
+        file = %path.display(),
+        "other users of this machine could read the database (mode {mode:03o}); it is readable by its owner alone now"
+    );
+    file.set_permissions(std::fs::Permissions::from_mode(0o600))
+        .map_err(cannot)
 }
 
 fn describe_sqlite(path: &Path, error: sqlx::Error) -> StoreError {

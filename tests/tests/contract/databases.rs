@@ -176,6 +176,29 @@ async fn a_sqlite_file_in_use_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sqlite_file_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let db = TestDb::sqlite();
+    let path = db.url.trim_start_matches("sqlite:").to_owned();
+    let files = ["", "-wal", "-shm"].map(|suffix| format!("{path}{suffix}"));
+    let mode = |file: &str| std::fs::metadata(file).expect("a file").permissions().mode() & 0o777;
+    let replica = Replica::start(&db).await;
+    replica.submit(command(&["true"])).await;
+    for file in &files {
+        assert_eq!(mode(file), 0o600, "{file}");
+    }
+    replica.stop().await;
+    // One of an earlier version, or put there by hand.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("set");
+    let replica = Replica::start(&db).await;
+    replica.submit(command(&["true"])).await;
+    for file in &files {
+        assert_eq!(mode(file), 0o600, "{file}");
+    }
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn databases_that_cannot_work_are_refused_with_a_reason() {
     let db = TestDb::sqlite();
     let cases = [
