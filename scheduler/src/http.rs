@@ -24,7 +24,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use systole_proto::v1::access_service_server::AccessServiceServer;
 use systole_proto::v1::alarm_service_server::AlarmServiceServer;
 use systole_proto::v1::cluster_admin_server::ClusterAdminServer;
@@ -41,8 +41,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-/// Connections at once.
+/// Connections at once, where the process may have as many files.
 const CONNECTIONS_MAX: usize = 20_000;
+/// Where it may have next to none: runners and people share what is there.
+const CONNECTIONS_MIN: usize = 64;
+/// Files that are no connections: the database, logs, calls to others.
+const FILES_KEPT: u64 = 200;
+/// Connections that are not taken are told once in this time.
+const ACCEPT_LOG_EVERY: Duration = Duration::from_secs(60);
 /// A connection that does not finish its TLS handshake or its request head in this time is closed.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// A client that is gone without a word is noticed within the sum of both.
@@ -213,6 +219,44 @@ async fn report_health(ctx: Arc<Context>, reporter: tonic_health::server::Health
     }
 }
 
+/// As many as there are files for: a connection that is closed at once is better than a database that cannot be opened.
+fn connections_max(files_max: u64) -> usize {
+    let room = usize::try_from(files_max.saturating_sub(FILES_KEPT)).unwrap_or(CONNECTIONS_MAX);
+    room.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX)
+}
+
+fn files_max() -> u64 {
+    use nix::sys::resource::{Resource, getrlimit};
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Says something at most once in a while, and how often it happened since.
+struct Seldom {
+    every: Duration,
+    last: Option<Instant>,
+    unsaid: u64,
+}
+
+impl Seldom {
+    fn new(every: Duration) -> Self {
+        Self {
+            every,
+            last: None,
+            unsaid: 0,
+        }
+    }
+
+    /// It happened. `Some`: say so now, with the number of times since it was said.
+    fn happened(&mut self, now: Instant) -> Option<u64> {
+        self.unsaid += 1;
+        if self.last.is_some_and(|last| now.duration_since(last) < self.every) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.unsaid))
+    }
+}
+
 /// Serves until `stop`, then lets the calls under way end, at most for `drain_max`.
 pub async fn serve(
     listener: TcpListener,
@@ -221,7 +265,9 @@ pub async fn serve(
     stop: CancellationToken,
     drain_max: Duration,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let connections_max = connections_max(files_max());
+    let places = Arc::new(Semaphore::new(connections_max));
+    let (mut failed, mut full) = (Seldom::new(ACCEPT_LOG_EVERY), Seldom::new(ACCEPT_LOG_EVERY));
     let closing = CancellationToken::new();
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -233,14 +279,24 @@ pub async fn serve(
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Out of file descriptors, most likely: wait for some to close, never give up.
-                tracing::warn!(%error, "accept");
+                if let Some(times) = failed.happened(Instant::now()) {
+                    tracing::warn!(%error, times, "connections cannot be taken");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         while connections.try_join_next().is_some() {}
         let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            continue; // Full: the connection is closed.
+            // The connection is closed.
+            if let Some(times) = full.happened(Instant::now()) {
+                tracing::warn!(
+                    connections_max,
+                    times,
+                    "there are as many connections as this scheduler takes; with a higher limit of open files it takes up to {CONNECTIONS_MAX}"
+                );
+            }
+            continue;
         };
         let (tls, router, closing) = (tls.clone(), router.clone(), closing.clone());
         connections.spawn(async move {
@@ -303,5 +359,35 @@ where
     }
     if let Err(error) = connection.await {
         tracing::debug!(%error, "connection");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_no_more_connections_than_files() {
+        for (files, connections) in [
+            (0, 64),
+            (100, 64),
+            (264, 64),
+            (1_024, 824),
+            (20_200, 20_000),
+            (65_536, 20_000),
+            (u64::MAX, 20_000),
+        ] {
+            assert_eq!(connections_max(files), connections, "{files}");
+        }
+    }
+
+    #[test]
+    fn what_happens_all_the_time_is_said_once_a_minute() {
+        let began = Instant::now();
+        let mut seldom = Seldom::new(Duration::from_secs(60));
+        let said: Vec<Option<u64>> = [0, 1, 59, 60, 61, 200]
+            .map(|after| seldom.happened(began + Duration::from_secs(after)))
+            .to_vec();
+        assert_eq!(said, [Some(1), None, None, Some(3), None, Some(2)]);
     }
 }
