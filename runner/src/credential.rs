@@ -15,6 +15,9 @@ pub struct Credential {
     pub urls: Vec<String>,
     /// Of its token: the actor of what this host does, and what is revoked.
     pub name: String,
+    /// As which it joined: its token speaks for no other host. `None`: it joined with an earlier version.
+    #[serde(default)]
+    pub host: Option<String>,
     /// The authority that signs the schedulers' certificates; `None`: those that this host trusts anyway.
     pub ca_pem: Option<String>,
     pub secret: String,
@@ -99,6 +102,7 @@ mod tests {
         let credential = Credential {
             urls: vec!["https://h:1".into()],
             name: "runner@h".into(),
+            host: Some("h".into()),
             ca_pem: None,
             secret: "s3cret".into(),
             next_secret: None,

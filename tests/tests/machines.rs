@@ -459,7 +459,7 @@ impl Secure {
         command
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
-            .args(["runner", "--slots", "1", "--name", host, "--data-dir"])
+            .args(["runner", "--slots", "1", "--data-dir"])
             .arg(self.system.folder.path().join(host))
             .args(options);
         self.system.start(host, &mut command)

@@ -33,7 +33,7 @@ pub struct RunnerArgs {
     /// A label of one slot or some, such as 0:gpu=0 or 0-3:disk=fast, repeatable
     #[arg(long = "slot-label", value_name = "SLOT:K=V", value_parser = slot_label)]
     pub slot_labels: Vec<SlotLabel>,
-    /// Name of this host [default: its host name]
+    /// Name of this host [default: that with which it joined, or its host name]
     #[arg(long, value_name = "HOST", value_parser = host)]
     pub name: Option<String>,
     /// State and output [default: $XDG_DATA_HOME/systole/runner or ~/.local/share/systole/runner]

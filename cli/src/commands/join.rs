@@ -108,6 +108,7 @@ pub async fn join(
     let credential = Credential {
         urls: vec![url.as_str().to_owned()],
         name,
+        host: Some(host.to_owned()),
         ca_pem: ca.map(|pem| String::from_utf8_lossy(&pem).into_owned()),
         secret,
         next_secret: None,

@@ -28,6 +28,12 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
     if args.join_only {
         return Ok(exit_code::OK);
     }
+    // Its token speaks for the host as which it joined, whatever this machine is called by now.
+    let own = joined.as_ref().and_then(|credential| credential.host.clone());
+    let host = match &args.name {
+        Some(_) => host,
+        None => own.unwrap_or(host),
+    };
     let urls = match &joined {
         Some(credential) => addresses(global, args.join.is_some(), credential)?,
         None => client::service_urls(global)?,
