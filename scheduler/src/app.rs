@@ -165,7 +165,8 @@ async fn context(
         config,
         db,
     };
-    context.tokens.set(context.db.tokens().await?);
+    let read = context.tokens.begin_read();
+    context.tokens.set(read, context.db.tokens().await?);
     let asked = crate::clock::boottime_ms();
     alarms::saw_time(&context, asked, context.db.now_ms().await?).await;
     let ahead = context.db.ahead().await?;

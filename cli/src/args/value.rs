@@ -327,9 +327,16 @@ pub(super) fn state(text: &str) -> Result<TaskState, String> {
 pub(super) fn task_id(text: &str) -> Result<i64, String> {
     match text.parse::<i64>() {
         Ok(id) if id > 0 => Ok(id),
-        _ => Err(format!(
-            "{text:?} is no task id; write the number that `systole submit` or `systole ls` shows, such as 12"
-        )),
+        _ => {
+            let number = text.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+            let of_a_job = match word(text) {
+                Ok(job) if !number => format!("; of a job: systole job history {job}"),
+                _ => String::new(),
+            };
+            Err(format!(
+                "{text:?} is no task id; write the number that `systole submit` or `systole ls` shows, such as 12{of_a_job}"
+            ))
+        }
     }
 }
 

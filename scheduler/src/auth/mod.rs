@@ -69,15 +69,33 @@ impl Default for Uses {
 #[derive(Debug, Default)]
 pub struct Tokens {
     known: RwLock<HashMap<String, Vec<Known>>>,
+    /// Reads of the tokens that began, and the latest of those that are known here.
+    reads: AtomicI64,
+    known_read: AtomicI64,
 }
 
+/// When a read of the tokens began, among all of this replica.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenRead(i64);
+
 impl Tokens {
-    pub fn set(&self, rows: Vec<TokenRow>) {
+    /// To be called before the tokens are read.
+    pub fn begin_read(&self) -> TokenRead {
+        TokenRead(self.reads.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// What a read found. One that began before another one that is known already is passed over: a token that was made or revoked
+    /// meanwhile counts at once, and goes on counting.
+    pub fn set(&self, read: TokenRead, rows: Vec<TokenRow>) {
         let now = boottime_ms();
         let mut guard = match self.known.write() {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         };
+        // Under the lock, so that nobody comes between.
+        if self.known_read.fetch_max(read.0, Ordering::SeqCst) > read.0 {
+            return;
+        }
         let uses: HashMap<&str, &Arc<Uses>> = guard
             .values()
             .flatten()
@@ -184,7 +202,7 @@ mod tests {
     fn only_a_whole_known_token_is_accepted() {
         let tokens = Tokens::default();
         let token = new_secret("systole_admin");
-        tokens.set(vec![row("admin", "admin", &token)]);
+        tokens.set(tokens.begin_read(), vec![row("admin", "admin", &token)]);
         let header = format!("Bearer {token}");
         assert_eq!(
             tokens.authenticate(Some(&header)).map(|actor| actor.role),
@@ -199,7 +217,7 @@ mod tests {
     #[test]
     fn a_role_of_a_later_version_may_do_nothing() {
         let tokens = Tokens::default();
-        tokens.set(vec![row("x", "superuser", "x")]);
+        tokens.set(tokens.begin_read(), vec![row("x", "superuser", "x")]);
         assert!(tokens.authenticate(Some("Bearer x")).is_err());
     }
 
@@ -220,7 +238,7 @@ mod tests {
             revoked_at_ms: Some(1),
             ..row("gone", "viewer", "c")
         };
-        tokens.set(vec![expired, valid, revoked]);
+        tokens.set(tokens.begin_read(), vec![expired, valid, revoked]);
         let who = |secret: &str| tokens.authenticate(Some(&format!("Bearer {secret}"))).map(|a| a.name);
         assert_eq!(who("a"), Err(Refused::Expired("old".into())));
         assert_eq!(who("b"), Ok("new".into()));
@@ -228,13 +246,25 @@ mod tests {
     }
 
     #[test]
+    fn a_read_that_began_earlier_undoes_nothing() {
+        let tokens = Tokens::default();
+        let early = tokens.begin_read();
+        let late = tokens.begin_read();
+        tokens.set(late, vec![row("new", "viewer", "new")]);
+        tokens.set(early, Vec::new());
+        assert!(tokens.authenticate(Some("Bearer new")).is_ok());
+        tokens.set(tokens.begin_read(), Vec::new());
+        assert!(tokens.authenticate(Some("Bearer new")).is_err());
+    }
+
+    #[test]
     fn a_use_is_told_once_a_minute_at_most() {
         let tokens = Tokens::default();
         let rows = || vec![row("a", "viewer", "a"), row("b", "viewer", "b")];
-        tokens.set(rows());
+        tokens.set(tokens.begin_read(), rows());
         assert!(tokens.authenticate(Some("Bearer a")).is_ok());
         // Reading the tokens again forgets no use.
-        tokens.set(rows());
+        tokens.set(tokens.begin_read(), rows());
         assert_eq!(tokens.take_used(), ["a"]);
         assert!(tokens.authenticate(Some("Bearer a")).is_ok());
         assert!(tokens.authenticate(Some("Bearer b")).is_ok());

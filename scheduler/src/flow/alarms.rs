@@ -128,8 +128,13 @@ pub async fn confirm(ctx: &Context, kind: Kind, by: &str, reason: &str) -> Resul
             ctx.ahead.set(HashSet::new());
             ctx.wake.everything();
             tracing::warn!(by, hosts, "the state of the database was confirmed by a person");
+            let who = if hosts == 1 {
+                "1 host gets".to_owned()
+            } else {
+                format!("{hosts} hosts get")
+            };
             Ok(format!(
-                "{hosts} hosts get tasks again; new tasks have higher ids than any host has named"
+                "{who} tasks again; new tasks have higher ids than any host has named"
             ))
         }
     }

@@ -163,7 +163,8 @@ impl AccessService for Access {
 impl Access {
     /// What was just changed counts here at once.
     async fn reload(&self) -> Result<(), Status> {
-        self.ctx.tokens.set(self.ctx.db.tokens().await.map_err(store)?);
+        let read = self.ctx.tokens.begin_read();
+        self.ctx.tokens.set(read, self.ctx.db.tokens().await.map_err(store)?);
         Ok(())
     }
 }

@@ -96,6 +96,7 @@ impl RunnerAdmin for Admin {
         let forgotten = forget::forget(&self.ctx, order)
             .await
             .map_err(|refusal| status(&refusal))?;
+        self.ctx.fleet.forget().await;
         Ok(Response::new(v1::RemoveHostResponse {
             slots: u32::try_from(forgotten.slots).unwrap_or(u32::MAX),
             lost: forgotten.lost,
@@ -145,6 +146,8 @@ impl Admin {
                 until_ms,
             });
         }
+        // Whoever asks what a task waits for is told of it at once.
+        self.ctx.fleet.forget().await;
         if !on {
             self.ctx.wake.everything();
         }

@@ -65,11 +65,12 @@ pub async fn pulse(ctx: Arc<Context>) {
 
 /// Looks at everything that a notification may have told.
 async fn tick(ctx: &Context) -> Result<(), StoreError> {
+    let tokens = ctx.tokens.begin_read();
     let look = ctx
         .db
         .look(ctx.lanes.newest() - LANE_OVERLAP, leases::WATCHED_MAX)
         .await?;
-    ctx.tokens.set(look.tokens);
+    ctx.tokens.set(tokens, look.tokens);
     let used = ctx.tokens.take_used();
     if !used.is_empty() {
         ctx.db.tokens_used(used, crate::auth::USED_WRITE_MS).await?;
