@@ -6,11 +6,11 @@ use systole_shared::error::Invalid;
 use systole_shared::heartbeat::end::{Report, StoppedBy};
 use systole_shared::heartbeat::{ResetReason, Said};
 use systole_shared::id::Target;
-use systole_shared::limits::{DURATION_MS_MAX, MESSAGE_CHARS_MAX, UMASK_DEFAULT};
+use systole_shared::limits::{DURATION_MS_MAX, MESSAGE_CHARS_MAX, UMASK_DEFAULT, WORD_CHARS_MAX};
 use systole_shared::policy::lane::Labels;
 use systole_shared::task::detail::{EndDetail, SignalSent, Usage};
 use systole_shared::task::output::{OnLimit, OutputPolicy};
-use systole_shared::task::signal::SIGTERM;
+use systole_shared::task::signal::{SIGNAL_MAX, SIGTERM, signal_name};
 use systole_shared::task::spec::{OnDisconnect, OnRunnerRestart};
 use systole_shared::task::{Limits, Outcome, OutcomeKind, Retry, TaskSpec, TaskState, Terminal};
 
@@ -398,23 +398,68 @@ pub fn detail_to_wire(detail: EndDetail) -> v1::EndDetail {
     }
 }
 
+/// The kinds that runners report, as the contract lists them. All others are verdicts of the schedulers.
+const REPORTED: [OutcomeKind; 11] = [
+    OutcomeKind::Success,
+    OutcomeKind::ExitCode,
+    OutcomeKind::Signal,
+    OutcomeKind::OutOfMemory,
+    OutcomeKind::StartFailed,
+    OutcomeKind::Timeout,
+    OutcomeKind::StartTimeout,
+    OutcomeKind::RunnerRestarted,
+    OutcomeKind::RunnerStopped,
+    OutcomeKind::NotStarted,
+    OutcomeKind::Rejected,
+];
+
 /// What a runner reports of an ended child. The text is cleaned of NUL, so that one odd message
 /// cannot spoil a batch, and cut to its bound.
-pub fn report_from_wire(result: &v1::TaskResult) -> Result<Report, Invalid> {
-    let kind = OutcomeKind::parse(&result.kind)
-        .ok_or_else(|| Invalid::new("results.kind", format!("{:?} is no kind of outcome", result.kind)))?;
+///
+/// A report that contradicts itself says that the task has ended, and nothing of how. It is the end of the task all the same: a refused
+/// beat would be sent again and again, and the host with all its tasks be taken for lost.
+pub fn report_from_wire(result: &v1::TaskResult) -> Report {
     let ran_ms = match result.started_at_ms {
         0 => 0,
         started => result.ended_at_ms.saturating_sub(started),
     };
-    Ok(Report {
+    let report = |kind, message: &str| Report {
         kind,
         exit_code: result.exit_code,
         signal: result.signal,
-        message: clean(&result.message, MESSAGE_CHARS_MAX),
+        message: clean(message, MESSAGE_CHARS_MAX),
         stopped_by: stopper_from_wire(result.stopped_by),
         ran_ms,
-    })
+    };
+    match reported_kind(result) {
+        Ok(kind) => report(kind, &result.message),
+        Err(why) => Report {
+            exit_code: None,
+            signal: None,
+            stopped_by: None,
+            ..report(
+                OutcomeKind::RunnerRestarted,
+                &format!("its runner's report makes no sense: {why}; how the child ended is not known"),
+            )
+        },
+    }
+}
+
+/// The kind of a report, if the rest of the report fits it.
+fn reported_kind(result: &v1::TaskResult) -> Result<OutcomeKind, String> {
+    let Some(kind) = OutcomeKind::parse(&result.kind).filter(|kind| REPORTED.contains(kind)) else {
+        let word = clean(&result.kind, WORD_CHARS_MAX);
+        return Err(format!("{word:?} is no kind of end that a runner reports"));
+    };
+    match (kind, result.exit_code, result.signal) {
+        (_, Some(code), Some(signal)) => Err(format!("{kind} with both exit code {code} and signal {signal}")),
+        (_, _, Some(signal)) if !(1..=SIGNAL_MAX).contains(&signal) => Err(format!("{signal} is no signal")),
+        (OutcomeKind::Success, Some(code), _) if code != 0 => Err(format!("success with exit code {code}")),
+        (OutcomeKind::Success, _, Some(signal)) => Err(format!("success with {}", signal_name(signal))),
+        (OutcomeKind::ExitCode, None, _) => Err("exit_code without an exit code".into()),
+        (OutcomeKind::ExitCode, Some(0), _) => Err("exit_code with exit code 0".into()),
+        _ => Ok(kind),
+    }
 }
 
 /// Free text without NUL, at most `chars_max` characters.
@@ -524,6 +569,63 @@ mod tests {
             Some(StoppedBy::RunnerRestart),
         ] {
             assert_eq!(stopper_from_wire(stopped_by_to_wire(by).into()), by);
+        }
+    }
+
+    #[test]
+    fn a_report_that_contradicts_itself_ends_its_task_as_unknown() {
+        let result = |kind: &str, exit_code, signal| v1::TaskResult {
+            kind: kind.into(),
+            exit_code,
+            signal,
+            message: "as it was said".into(),
+            stopped_by: v1::StoppedBy::Timeout.into(),
+            started_at_ms: 1_000,
+            ended_at_ms: 3_500,
+            ..v1::TaskResult::default()
+        };
+        for (kind, code, signal, why) in [
+            ("success", Some(7), None, "success with exit code 7"),
+            ("success", None, Some(9), "success with SIGKILL"),
+            ("success", Some(0), Some(9), "both exit code 0 and signal 9"),
+            ("exit_code", Some(0), None, "exit_code with exit code 0"),
+            ("exit_code", None, None, "exit_code without an exit code"),
+            ("exit_code", None, Some(9), "exit_code without an exit code"),
+            ("signal", None, Some(-5), "-5 is no signal"),
+            ("signal", None, Some(0), "0 is no signal"),
+            ("out_of_memory", None, Some(65), "65 is no signal"),
+            ("runner_lost", None, None, "\"runner_lost\" is no kind"),
+            ("cancelled", None, None, "\"cancelled\" is no kind"),
+            ("skipped", None, None, "\"skipped\" is no kind"),
+            ("never_heard_of", None, None, "\"never_heard_of\" is no kind"),
+            ("", None, None, "\"\" is no kind"),
+        ] {
+            let report = report_from_wire(&result(kind, code, signal));
+            assert_eq!(report.kind, OutcomeKind::RunnerRestarted, "{why}");
+            assert_eq!((report.exit_code, report.signal, report.stopped_by), (None, None, None));
+            assert!(
+                report.message.starts_with("its runner's report makes no sense: ") && report.message.contains(why),
+                "{why}: {}",
+                report.message
+            );
+        }
+        for (kind, code, signal) in [
+            ("success", Some(0), None),
+            ("success", None, None),
+            ("exit_code", Some(1), None),
+            ("signal", None, Some(64)),
+            ("signal", None, None),
+            ("out_of_memory", Some(137), None),
+            ("out_of_memory", None, Some(9)),
+            ("not_started", None, None),
+        ] {
+            let report = report_from_wire(&result(kind, code, signal));
+            assert_eq!(
+                (report.kind.name(), report.exit_code, report.signal),
+                (kind, code, signal)
+            );
+            assert_eq!((report.message.as_str(), report.ran_ms), ("as it was said", 2_500));
+            assert_eq!(report.stopped_by, Some(StoppedBy::Timeout));
         }
     }
 

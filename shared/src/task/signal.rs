@@ -7,7 +7,7 @@ pub const SIGTERM: i32 = 15;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 /// The highest real-time signal.
-const SIGNAL_MAX: i32 = 64;
+pub const SIGNAL_MAX: i32 = 64;
 
 const NAMES: [(i32, &str); 31] = [
     (1, "SIGHUP"),
