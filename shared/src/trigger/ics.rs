@@ -54,6 +54,7 @@ pub fn parse(text: &str, zone: &Zone) -> Result<Imported, Invalid> {
     let mut event: Option<Event> = None;
     // Components inside an event, such as alarms, have properties of the same names.
     let mut inside = 0;
+    let mut open: Vec<Component> = Vec::new();
     let mut seen_calendar = false;
     for (number, line) in unfold(text) {
         let Some((head, value)) = split(&line) else {
@@ -62,7 +63,13 @@ pub fn parse(text: &str, zone: &Zone) -> Result<Imported, Invalid> {
         let mut params = head.split(';');
         let name = params.next().unwrap_or_default().to_ascii_uppercase();
         let params: Vec<&str> = params.collect();
-        match (name.as_str(), value.trim().to_ascii_uppercase().as_str(), &mut event) {
+        let word = value.trim().to_ascii_uppercase();
+        match name.as_str() {
+            "BEGIN" => begin(&mut open, number, &word)?,
+            "END" => close(&mut open, number, &word)?,
+            _ => {}
+        }
+        match (name.as_str(), word.as_str(), &mut event) {
             ("BEGIN", "VCALENDAR", None) => seen_calendar = true,
             ("BEGIN", "VEVENT", None) => {
                 event = Some(Event {
@@ -83,11 +90,48 @@ pub fn parse(text: &str, zone: &Zone) -> Result<Imported, Invalid> {
             _ => {}
         }
     }
-    if event.is_some() || !seen_calendar {
-        let message = "it is no whole iCalendar file: BEGIN:VCALENDAR or an END:VEVENT is missing";
+    if let Some((line, name)) = open.pop() {
+        return Err(refuse(
+            line,
+            format!("BEGIN:{name} has no END:{name}, which is missing before the end of the file; {CUT}"),
+        ));
+    }
+    if !seen_calendar {
+        let message = format!("it is no whole iCalendar file: BEGIN:VCALENDAR is missing; {CUT}");
         return Err(Invalid::new("ics", message));
     }
     Ok(imported)
+}
+
+/// What to do about a file that is not whole. Events that are missing would be noticed on the day they are for.
+const CUT: &str = "the file was cut or changed, so export or download it again";
+
+/// The line of a BEGIN, and its name.
+type Component = (usize, String);
+
+fn begin(open: &mut Vec<Component>, line: usize, name: &str) -> Result<(), Invalid> {
+    match open.last() {
+        None if name != "VCALENDAR" => {
+            let message = format!("BEGIN:{name} stands outside of BEGIN:VCALENDAR and END:VCALENDAR; {CUT}");
+            return Err(refuse(line, message));
+        }
+        Some((begun, outer)) if name == "VCALENDAR" => {
+            let message = format!("BEGIN:VCALENDAR stands within BEGIN:{outer} of line {begun}; {CUT}");
+            return Err(refuse(line, message));
+        }
+        _ => {}
+    }
+    open.push((line, name.to_owned()));
+    Ok(())
+}
+
+fn close(open: &mut Vec<Component>, line: usize, name: &str) -> Result<(), Invalid> {
+    let message = match open.pop() {
+        Some((_, begun)) if begun == name => return Ok(()),
+        Some((begun, other)) => format!("END:{name} stands where END:{other} is missing, for line {begun}; {CUT}"),
+        None => format!("END:{name} has no BEGIN:{name}; {CUT}"),
+    };
+    Err(refuse(line, message))
 }
 
 fn property(
@@ -303,6 +347,45 @@ mod tests {
             let ms = chrono::DateTime::parse_from_rfc3339(at).expect(at).timestamp_millis();
             assert_eq!(calendar.excludes(ms), excluded, "{at}");
         }
+    }
+
+    #[test]
+    fn a_file_that_was_cut_anywhere_is_refused() {
+        let whole = FILE.trim_end();
+        assert!(parse(whole, &Zone::utc()).is_ok());
+        for end in 0..whole.len() {
+            let error = parse(&whole[..end], &Zone::utc()).expect_err(&whole[..end]);
+            assert_eq!(error.field, "ics");
+        }
+        let event = "BEGIN:VEVENT\nDTSTART:20261225\nEND:VEVENT";
+        for (text, words) in [
+            (
+                format!("BEGIN:VCALENDAR\n{event}\n"),
+                "line 1: BEGIN:VCALENDAR has no END:VCALENDAR",
+            ),
+            (
+                format!("BEGIN:VCALENDAR\nBEGIN:VEVENT\nBEGIN:VCALENDAR\n{event}\nEND:VCALENDAR"),
+                "line 3: BEGIN:VCALENDAR stands within BEGIN:VEVENT of line 2",
+            ),
+            (
+                "BEGIN:VCALENDAR\nBEGIN:VEVENT\nDTSTART:20261225\nEND:VCALENDAR".into(),
+                "line 4: END:VCALENDAR stands where END:VEVENT is missing, for line 2",
+            ),
+            (
+                format!("{event}\nBEGIN:VCALENDAR\nEND:VCALENDAR"),
+                "line 1: BEGIN:VEVENT stands outside",
+            ),
+            ("BEGIN:VCALENDAR\nEND:VCALENDAR\nEND:VCALENDAR".into(), "line 3: END:"),
+        ] {
+            let error = parse(&text, &Zone::utc()).expect_err(&text);
+            assert!(
+                error.message.contains(words) && error.message.contains("download it again"),
+                "{text}: {error}"
+            );
+        }
+        // Several in one file are none within another.
+        let two = format!("BEGIN:VCALENDAR\n{event}\nEND:VCALENDAR\nbegin:vcalendar\n{event}\nend:vcalendar\n");
+        assert_eq!(parse(&two, &Zone::utc()).expect("whole").days.len(), 2);
     }
 
     #[test]
