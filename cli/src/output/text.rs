@@ -10,21 +10,34 @@ use systole_shared::task::TaskState;
 use systole_shared::task::signal::signal_name;
 use systole_shared::time::format_duration;
 
-/// The text with every control character made visible: texts of others must not steer the terminal.
+/// The text with every control character made visible: texts of others must not steer the terminal, nor read as what they are not.
 pub fn clean(text: &str) -> String {
-    if text.chars().any(char::is_control) {
+    if text.chars().any(|c| c.is_control() || is_unseen(c)) {
         text.chars().map(visible).collect()
     } else {
         text.to_owned()
     }
 }
 
-/// A control character in caret notation (`^[`), or as `\x9b`; any other as it is.
+/// Of no width, or changing the direction or the line of what follows: two names look the same, or one reads as another.
+fn is_unseen(c: char) -> bool {
+    matches!(
+        c,
+        '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2064}'
+            | '\u{2066}'..='\u{2069}'
+            | '\u{feff}'
+    )
+}
+
+/// A control character in caret notation (`^[`), or as `\x9b`; one that is not seen as `\u{202e}`; any other as it is.
 pub fn visible(c: char) -> String {
     match u32::from(c) {
         0x7f => "^?".into(),
         code @ 0..=0x1f => format!("^{}", char::from_u32(code + 0x40).unwrap_or('?')),
         code @ 0x80..=0x9f => format!("\\x{code:02x}"),
+        code if is_unseen(c) => format!("\\u{{{code:x}}}"),
         _ => c.to_string(),
     }
 }
@@ -373,6 +386,20 @@ mod tests {
     #[test]
     fn control_characters_are_made_visible() {
         assert_eq!(clean("a\x1b]0;x\x07\r\n\u{9b}31m\x7fé"), "a^[]0;x^G^M^J\\x9b31m^?é");
+    }
+
+    #[test]
+    fn characters_that_are_not_seen_are_made_visible() {
+        assert_eq!(
+            clean("adm\u{200b}in \u{202e}txt.exe"),
+            "adm\\u{200b}in \\u{202e}txt.exe"
+        );
+        for c in "\u{200f}\u{2028}\u{2029}\u{202a}\u{2060}\u{2064}\u{2066}\u{2069}\u{feff}".chars() {
+            assert_eq!(clean(&c.to_string()), format!("\\u{{{:x}}}", u32::from(c)));
+        }
+        for seen in ["é", "עברית", "日本", "\u{200a}", "\u{2010}", "\u{202f}", "\u{2065}"] {
+            assert_eq!(clean(seen), seen);
+        }
     }
 
     #[test]
