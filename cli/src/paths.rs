@@ -197,6 +197,123 @@ pub fn make_private_dir(path: &Path, option: &str) -> Result<(), Failure> {
         })
 }
 
+/// Makes the data folder of a process that starts tasks, or takes one that nobody else can put files into or exchange: whoever can, decides
+/// what runs, as which user, and what is reported of it.
+pub fn make_data_dir(path: &Path) -> Result<(), Failure> {
+    make_private_dir(path, "--data-dir")?;
+    let refused = |folder: &Path, why: &str| {
+        Failure::usage(format!(
+            "--data-dir: {}: the folder {} {why}",
+            path.display(),
+            folder.display()
+        ))
+    };
+    let unreadable = |error: std::io::Error| refused(path, &format!("cannot be looked at: {}", io_cause(&error)));
+    let real = path.canonicalize().map_err(unreadable)?;
+    let me = Me {
+        uid: nix::unistd::geteuid().as_raw(),
+        groups: own_groups(),
+    };
+    let meta = std::fs::metadata(&real).map_err(unreadable)?;
+    let (owner, group, mode) = (meta.uid(), meta.gid(), meta.mode() & 0o7777);
+    match judge_folder(owner, group, mode, &me, false) {
+        Access::Closed => {}
+        Access::Own(closed) => {
+            use std::os::unix::fs::PermissionsExt as _;
+            std::fs::set_permissions(&real, std::fs::Permissions::from_mode(closed)).map_err(|error| {
+                refused(
+                    &real,
+                    &format!(
+                        "can be written by others (mode {mode:04o}), which cannot be changed: {}",
+                        io_cause(&error)
+                    ),
+                )
+            })?;
+            crate::output::note(&crate::output::text::clean(&format!(
+                "{} could be written by others (mode {mode:04o}); it is {closed:04o} now",
+                real.display()
+            )));
+        }
+        Access::Open(why) => return Err(refused(&real, &with_remedy(&real, owner, mode, &me, why))),
+    }
+    if let Some(parent) = real.parent() {
+        let meta = std::fs::metadata(parent).map_err(unreadable)?;
+        let (owner, group, mode) = (meta.uid(), meta.gid(), meta.mode() & 0o7777);
+        if let Access::Open(why) = judge_folder(owner, group, mode, &me, true) {
+            return Err(refused(parent, &with_remedy(parent, owner, mode, &me, why)));
+        }
+    }
+    Ok(())
+}
+
+/// Who this process is.
+struct Me {
+    uid: u32,
+    groups: Vec<u32>,
+}
+
+fn own_groups() -> Vec<u32> {
+    let mut groups = vec![nix::unistd::getegid().as_raw()];
+    groups.extend(
+        nix::unistd::getgroups()
+            .unwrap_or_default()
+            .into_iter()
+            .map(nix::unistd::Gid::as_raw),
+    );
+    groups
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Access {
+    /// For this user and root alone.
+    Closed,
+    /// Ours, and open; closed it has this mode.
+    Own(u32),
+    Open(Why),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Owner,
+    Mode,
+    Shared,
+}
+
+/// Who else may put files into a folder, or, of the folder around it, exchange it.
+fn judge_folder(owner: u32, group: u32, mode: u32, me: &Me, is_around: bool) -> Access {
+    if owner != 0 && owner != me.uid {
+        return Access::Open(Why::Owner);
+    }
+    // Homes are often open to the group of their user alone, and a mounted volume to the group that it is meant for.
+    let by_group = me.groups.contains(&group) && (is_around || owner != me.uid);
+    let others = if by_group { 0o002 } else { 0o022 };
+    if mode & others == 0 {
+        return Access::Closed;
+    }
+    match (mode & 0o1000 != 0, is_around) {
+        // In a folder such as /tmp nobody replaces the files of others.
+        (true, true) => Access::Closed,
+        (true, false) => Access::Open(Why::Shared),
+        (false, false) if owner == me.uid => Access::Own(mode & !0o022),
+        (false, _) => Access::Open(Why::Mode),
+    }
+}
+
+fn with_remedy(folder: &Path, owner: u32, mode: u32, me: &Me, why: Why) -> String {
+    let shown = folder.display();
+    let facts = format!("belongs to {}, mode {mode:04o}", user_name(owner));
+    match why {
+        Why::Owner => format!(
+            "{facts}; it must be this user's or root's: chown {} '{shown}'",
+            user_name(me.uid)
+        ),
+        Why::Mode => format!("{facts}, so that others can exchange what is in it: chmod go-w '{shown}'"),
+        Why::Shared => {
+            format!("{facts}, is shared by all users; give a folder within it: --data-dir '{shown}/systole'")
+        }
+    }
+}
+
 /// `~/…` for paths under the home directory.
 pub fn with_tilde(path: &Path) -> String {
     match variable("HOME").and_then(|home| path.strip_prefix(home).ok().map(Path::to_path_buf)) {
@@ -297,6 +414,58 @@ mod tests {
         assert!(read_token(&dir.file("empty", "\n", 0o600)).is_err());
         assert!(read_token(&dir.file("two", "a b", 0o600)).is_err());
         assert!(read_token(&dir.0).is_err());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_no_data_folder() {
+        use Access::{Closed, Open, Own};
+        let me = Me {
+            uid: 1000,
+            groups: vec![1000, 50],
+        };
+        for (owner, group, mode, itself, around) in [
+            (1000, 1000, 0o700, Closed, Closed),
+            (1000, 1000, 0o755, Closed, Closed),
+            (1000, 1000, 0o775, Own(0o755), Closed),
+            (1000, 7, 0o2775, Own(0o2755), Open(Why::Mode)),
+            (1000, 1000, 0o777, Own(0o755), Open(Why::Mode)),
+            (0, 0, 0o755, Closed, Closed),
+            (0, 50, 0o2775, Closed, Closed),
+            (0, 0, 0o775, Open(Why::Mode), Open(Why::Mode)),
+            (0, 0, 0o777, Open(Why::Mode), Open(Why::Mode)),
+            (0, 0, 0o1777, Open(Why::Shared), Closed),
+            (1001, 1000, 0o700, Open(Why::Owner), Open(Why::Owner)),
+            (1001, 1000, 0o1777, Open(Why::Owner), Open(Why::Owner)),
+        ] {
+            assert_eq!(judge_folder(owner, group, mode, &me, false), itself, "{owner} {mode:o}");
+            assert_eq!(judge_folder(owner, group, mode, &me, true), around, "{owner} {mode:o}");
+        }
+    }
+
+    #[test]
+    fn an_own_data_folder_is_closed_and_one_in_an_open_folder_refused() {
+        let dir = Dir::new();
+        let open = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
+        };
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").mode() & 0o7777;
+        open(&dir.0, 0o700);
+        let data = dir.0.join("a/data");
+        make_data_dir(&data).expect("made");
+        assert_eq!(mode(&data), 0o700);
+        open(&data, 0o777);
+        make_data_dir(&data).expect("closed");
+        assert_eq!(mode(&data), 0o755);
+        open(&dir.0.join("a"), 0o777);
+        let failure = make_data_dir(&data).expect_err("open");
+        assert_eq!(failure.exit, 2);
+        for word in ["/a belongs to ", "mode 0777", "chmod go-w '"] {
+            assert!(failure.message.contains(word), "{word}: {failure}");
+        }
+        open(&dir.0.join("a"), 0o1777);
+        make_data_dir(&data).expect("sticky");
+        let failure = make_data_dir(&dir.0.join("a")).expect_err("shared");
+        assert!(failure.message.contains("/a/systole'"), "{failure}");
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub fn announce(ready: &Ready) -> Result<(), Failure> {
 
 pub async fn start(global: &Global, args: &UpArgs, data_dir: &Path) -> Result<u8, Failure> {
     let output = Output::new(global);
-    paths::make_private_dir(data_dir, "--data-dir")?;
+    paths::make_data_dir(data_dir)?;
     if let Some(facts) = instance::running(data_dir)? {
         return already(&output, args, data_dir, facts);
     }

@@ -71,7 +71,7 @@ pub async fn run(global: &Global, args: &RunnerArgs) -> Result<u8, Failure> {
         keep_output: args.warden.keep(),
         data_dir,
     };
-    paths::make_private_dir(&config.data_dir, "--data-dir")?;
+    paths::make_data_dir(&config.data_dir)?;
     start_log(&args.log, global.no_color, None)?;
     let mut signals = Signals::new()?;
     if !global.quiet && args.log.log_format == LogFormat::Text {
@@ -116,7 +116,7 @@ async fn joined(
     if !global.url.is_empty() {
         return Err(Failure::usage("--join says where the scheduler is; leave out --url"));
     }
-    paths::make_private_dir(data_dir, "--data-dir")?;
+    paths::make_data_dir(data_dir)?;
     let credential = join::join(global, url, args.ca_sha256.as_deref(), data_dir, host).await?;
     if !global.quiet {
         output::note(&format!(

@@ -60,7 +60,7 @@ pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
         policy: args.policy.absolute(),
         log: args.log.clone(),
     };
-    paths::make_private_dir(&plan.data_dir, "--data-dir")?;
+    paths::make_data_dir(&plan.data_dir)?;
     let mut instance = Instance::take(&plan.data_dir)?.map_err(|other| {
         Failure::refused(format!(
             "{}. `{}` ends it; another one needs its own --data-dir and --listen",

@@ -12,7 +12,7 @@ pub fn run(global: &Global, args: &WardenArgs) -> Result<u8, Failure> {
         Some(dir) => std::path::absolute(dir).unwrap_or_else(|_| dir.clone()),
         None => paths::data_dir()?.join("runner"),
     };
-    paths::make_private_dir(&data_dir, "--data-dir")?;
+    paths::make_data_dir(&data_dir)?;
     start_log(&args.log, global.no_color, None)?;
     let plan = Plan {
         data_dir,
