@@ -3,7 +3,7 @@
 
 use super::Context;
 use crate::backoff::Backoff;
-use crate::journal::{STDERR, STDOUT};
+use crate::journal::{STDERR, STDOUT, open_stream};
 use crate::kept;
 use nix::errno::Errno;
 use nix::unistd::{Whence, lseek};
@@ -96,8 +96,8 @@ async fn send(context: &Context, order: &v1::NextFetchResponse) {
 
 fn open(root: &Path, task_id: i64, name: &str) -> io::Result<File> {
     let [task, kept] = kept::candidates(root, task_id, name);
-    match File::open(task) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(kept),
+    match open_stream(&task) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open_stream(&kept),
         opened => opened,
     }
 }

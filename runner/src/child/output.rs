@@ -6,9 +6,8 @@
 
 use super::marks::Marks;
 use crate::backoff::Backoff;
-use crate::journal::{STDERR, STDOUT};
+use crate::journal::{STDERR, STDOUT, open_stream};
 use crate::link::{Link, Trouble};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -129,7 +128,7 @@ impl Upload {
                 }
                 let file = match &mut file {
                     Some(file) => file,
-                    none => none.insert(File::open(self.dir.join(name))?),
+                    none => none.insert(open_stream(&self.dir.join(name))?),
                 };
                 let mut data = vec![0; usize::try_from(piece.end - piece.start).unwrap_or(0)];
                 // Shorter when the child truncated its own file meanwhile.

@@ -279,6 +279,15 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
+/// A stream of a task, to be read. What the runner made is a file: a link that lies in its place leads to what the task may not read, and a
+/// pipe would be waited for.
+pub fn open_stream(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(path)
+}
+
 fn append(mut file: &File, line: &Line<'_>) -> io::Result<()> {
     // A line end before it, too: half a line of an earlier process must not swallow this one.
     let mut text = vec![b'\n'];
@@ -342,6 +351,18 @@ pub(crate) mod tests {
             keep_workdir: false,
             output_max: OUTPUT_MAX_BYTES_DEFAULT,
         }
+    }
+
+    #[test]
+    fn a_stream_that_is_a_link_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stream, secret) = (dir.path().join(STDOUT), dir.path().join("secret"));
+        std::fs::write(&secret, "x").unwrap();
+        std::fs::write(&stream, "out").unwrap();
+        assert_eq!(io::read_to_string(open_stream(&stream).unwrap()).unwrap(), "out");
+        std::fs::remove_file(&stream).unwrap();
+        std::os::unix::fs::symlink(&secret, &stream).unwrap();
+        assert_eq!(open_stream(&stream).unwrap_err().raw_os_error(), Some(libc::ELOOP));
     }
 
     #[test]
