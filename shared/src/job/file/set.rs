@@ -1,5 +1,6 @@
 //! Several files together: calendars and groups of one are known in the others, and no name is taken twice.
 
+use super::ring::rings;
 use super::{Fault, JobFile};
 use crate::error::Invalid;
 use crate::job::compile::{Job, TriggerContext};
@@ -200,6 +201,34 @@ impl Set {
         }
     }
 
+    /// Triggers that close a ring of jobs which start each other: faults of their jobs, by file and place in it. That of a job
+    /// after itself is refused by its trigger alone.
+    fn closing(&self) -> BTreeMap<(usize, usize), Vec<Invalid>> {
+        let (mut edges, mut places) = (Vec::new(), Vec::new());
+        for (index, (_, file)) in self.files.iter().enumerate() {
+            for (job, entry) in file.jobs.iter().enumerate() {
+                let name = entry.spec.name.as_str();
+                for (number, trigger) in entry.spec.trigger.iter().enumerate() {
+                    if let Some(after) = trigger.after.as_ref().filter(|after| after.job != name) {
+                        edges.push((after.job.as_str(), name));
+                        places.push((index, job, number));
+                    }
+                }
+            }
+        }
+        let mut faults: BTreeMap<(usize, usize), Vec<Invalid>> = BTreeMap::new();
+        for ring in rings(&edges) {
+            let (index, job, number) = places[ring.edge];
+            let message = format!(
+                "makes a ring of jobs that start each other again and again: {}; take one of these triggers out",
+                ring.words
+            );
+            let fault = Invalid::new(format!("trigger[{number}].after.job"), message);
+            faults.entry((index, job)).or_default().push(fault);
+        }
+        faults
+    }
+
     fn check_jobs(
         &self,
         context: &CheckContext<'_>,
@@ -210,10 +239,11 @@ impl Set {
         let entries = || self.files.iter().flat_map(|(_, file)| &file.jobs);
         let names: BTreeSet<&str> = entries().map(|entry| entry.spec.name.as_str()).collect();
         let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut closing = self.closing();
         for (index, (_, file)) in self.files.iter().enumerate() {
-            for entry in &file.jobs {
+            for (job, entry) in file.jobs.iter().enumerate() {
                 let spec = &entry.spec;
-                let mut faults = Vec::new();
+                let mut faults = closing.remove(&(index, job)).unwrap_or_default();
                 if let Some(other) = taken.insert(&spec.name, index)
                     && !spec.name.is_empty()
                 {

@@ -344,3 +344,30 @@ fn fields_within_fields_are_named() {
         );
     }
 }
+
+#[test]
+fn jobs_that_start_each_other_are_refused() {
+    let job = |name: &str, after: &str, outcome: &str| {
+        format!(
+            "[[job]]\nname = \"{name}\"\ncommand = [\"x\"]\n\
+             trigger = [{{ manual = true }}, {{ name = \"next\", after = {{ job = \"{after}\", outcome = \"{outcome}\" }} }}]\n"
+        )
+    };
+    let mut set = Set::default();
+    let p = job("p", "q", "finished") + &job("z", "p", "ended");
+    set.add("a.toml", JobFile::read(&p, Syntax::Toml));
+    set.add("b.toml", JobFile::read(&job("q", "p", "failed"), Syntax::Toml));
+    let checked = check(&set);
+    let said: Vec<String> = checked
+        .faults
+        .iter()
+        .map(|(file, fault)| set.say(*file, fault))
+        .collect();
+    let ring = "job p: trigger[1].after.job: makes a ring of jobs that start each other again and again: p -> q -> p; ";
+    assert!(
+        said.len() == 1 && said[0].starts_with("a.toml:4:") && said[0].contains(ring),
+        "{said:?}"
+    );
+    let right: Vec<&str> = checked.jobs.iter().map(|job| job.spec.name.as_str()).collect();
+    assert_eq!(right, ["z", "q"]);
+}
