@@ -109,13 +109,7 @@ async fn create(State(ctx): State<Arc<Context>>, Extension(actor): Extension<Act
 async fn submit(ctx: &Context, actor: &Actor, headers: &HeaderMap, body: &Bytes) -> Answer {
     let submission = parse(body).map_err(|error| invalid("body", format!("does not fit: {error}")))?;
     check_text(&submission.reason, "reason", REASON_CHARS_MAX)?;
-    let key = match headers.get("idempotency-key") {
-        None => String::new(),
-        Some(key) => match key.to_str() {
-            Ok(key) if !key.is_empty() => key.to_owned(),
-            _ => return Err(invalid("idempotency-key", "is empty, or no visible ASCII")),
-        },
-    };
+    let key = idempotency_key(headers)?;
     // One that makes no sense is as if there was none, as its standard says.
     let trace = headers
         .get(trace::HEADER)
@@ -139,6 +133,20 @@ async fn submit(ctx: &Context, actor: &Actor, headers: &HeaderMap, body: &Bytes)
         response.headers_mut().insert(LOCATION, place);
     }
     Ok(response)
+}
+
+/// Empty: none. Of two keys nobody can say which one a repeated call is known by.
+fn idempotency_key(headers: &HeaderMap) -> Result<String, Refusal> {
+    const NAME: &str = "idempotency-key";
+    let mut given = headers.get_all(NAME).iter();
+    match (given.next(), given.next()) {
+        (None, _) => Ok(String::new()),
+        (Some(_), Some(_)) => Err(invalid(NAME, "is given more than once; send one header")),
+        (Some(key), None) => match key.to_str() {
+            Ok(key) if !key.is_empty() => Ok(key.to_owned()),
+            _ => Err(invalid(NAME, "is empty, or no visible ASCII")),
+        },
+    }
 }
 
 /// For JSON `5.0` is an integer, too: some languages write whole numbers like this.
@@ -401,6 +409,25 @@ mod tests {
         let mut keys: Vec<String> = value.as_object().expect("an object").keys().cloned().collect();
         keys.sort();
         keys
+    }
+
+    #[test]
+    fn an_idempotency_key_is_given_once() {
+        let read = |keys: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for &key in keys {
+                headers.append("idempotency-key", http::HeaderValue::from_static(key));
+            }
+            idempotency_key(&headers).map_err(|refusal| (refusal.code, refusal.field, refusal.message))
+        };
+        assert_eq!(read(&[]), Ok(String::new()));
+        assert_eq!(read(&["order 17"]), Ok("order 17".into()));
+        for keys in [&["a", "b"][..], &["a", "a"], &["", "a"], &["a", "b", "c"]] {
+            let (code, field, message) = read(keys).expect_err("two");
+            assert_eq!((code, field.as_str()), (Code::InvalidField, "idempotency-key"));
+            assert!(message.contains("more than once"), "{message}");
+        }
+        assert!(read(&[""]).is_err());
     }
 
     #[test]
