@@ -15,6 +15,7 @@ use tonic::Code;
 
 on_both_databases!(
     every_call_and_route_is_for_the_roles_that_are_declared,
+    a_stream_ends_when_its_token_is_revoked,
     a_token_names_the_actor_until_it_is_revoked,
     a_revoked_token_of_the_first_start_does_not_come_back,
     an_expired_token_is_refused_by_name,
@@ -266,6 +267,45 @@ async fn a_token_names_the_actor_until_it_is_revoked(db: TestDb) {
         .expect("valid");
     let refused = tasks.count(v1::CountRequest::default()).await.expect_err("dead");
     assert_eq!(refused.code(), Code::Unauthenticated);
+    replica.stop().await;
+}
+
+async fn a_stream_ends_when_its_token_is_revoked(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let leaver = create(&replica, "leaver", Role::Viewer, 0).await;
+    let watch = v1::WatchRequest::default();
+    let mut told = replica
+        .tasks_with(leaver)
+        .watch(watch)
+        .await
+        .expect("open")
+        .into_inner();
+    let submit = || async {
+        let request = v1::SubmitRequest {
+            items: vec![v1::SubmitItem {
+                spec: Some(command(&["true"])),
+                key: String::new(),
+            }],
+            reason: String::new(),
+        };
+        replica.tasks().submit(request).await.expect("submitted");
+    };
+    submit().await;
+    told.message().await.expect("told").expect("of the first task");
+    assert_eq!(revoke(&replica, "leaver").await.error, None);
+    // It is asked for its token once a second, when it has something to say.
+    let end = tokio::time::timeout(std::time::Duration::from_secs(60), async {
+        loop {
+            submit().await;
+            match told.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("it ended as if it were complete"),
+                Err(status) => return status,
+            }
+        }
+    });
+    let end = end.await.expect("it ends");
+    assert_eq!(end.code(), Code::Unauthenticated, "{end:?}");
     replica.stop().await;
 }
 

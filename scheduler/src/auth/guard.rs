@@ -1,5 +1,6 @@
 //! One guard before everything that is served: finds what the call needs, and who calls.
 
+use super::stream::{Pass, guarded};
 use super::{Actor, Refused, rules};
 use crate::context::Context;
 use crate::flow::Refusal;
@@ -56,12 +57,10 @@ async fn pass(ctx: Arc<Context>, mut request: Request, next: Next) -> Response {
         Some(request_id) => tracing::error_span!("call", request_id, call = rules::CALLS[call].0),
         None => tracing::Span::none(),
     };
+    let header = request.headers().get(AUTHORIZATION).cloned();
     if needs != Needs::Nothing {
-        let header = request
-            .headers()
-            .get(AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
-        let refusal = match admit(&ctx, header, needs) {
+        let text = header.as_ref().and_then(|value| value.to_str().ok());
+        let refusal = match admit(&ctx, text, needs) {
             Ok(actor) => {
                 request.extensions_mut().insert(actor);
                 None
@@ -93,7 +92,17 @@ async fn pass(ctx: Arc<Context>, mut request: Request, next: Next) -> Response {
         span.in_scope(|| tracing::debug!(target: "call", refused, took_ms, "answered"));
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    response
+    // Runners call anew with each beat, and each of those is asked.
+    if refused || matches!(needs, Needs::Nothing | Needs::Run) {
+        return response;
+    }
+    let pass = Pass {
+        ctx,
+        header,
+        needs,
+        grpc,
+    };
+    response.map(|body| guarded(body, pass))
 }
 
 /// That of the caller, if it is a plain word; else one of our own.
@@ -107,7 +116,7 @@ fn request_id(request: &Request) -> String {
         .map_or_else(|| format!("{:016x}", rand::random::<u64>()), str::to_owned)
 }
 
-fn admit(ctx: &Context, header: Option<&str>, needs: Needs) -> Result<Actor, Refusal> {
+pub(super) fn admit(ctx: &Context, header: Option<&str>, needs: Needs) -> Result<Actor, Refusal> {
     let actor = ctx.tokens.authenticate(header).map_err(|refused| {
         Refusal::new(
             Code::TokenMissing,

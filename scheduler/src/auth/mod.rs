@@ -3,6 +3,7 @@
 pub mod first;
 pub mod guard;
 pub mod rules;
+mod stream;
 
 pub use first::{TokenFiles, first_tokens, leave_callback_secret};
 pub use systole_shared::secret::{hash, hex};
