@@ -227,7 +227,7 @@ fn numbers_are_served_as_they_are_listed(db: TestDb) {
         .sum();
     assert_eq!(claims, get("systole_claim_seconds_count", &[]));
     assert!(get("systole_tasks_dispatched_total", &[("with", "claim")]) >= 1.0 && claims >= 1.0);
-    assert!(get("systole_beat_seconds_count", &[]) > 3.0);
+    assert!(get("systole_beat_seconds_count", &[]) >= 3.0, "those with results");
     assert!(get("systole_commit_seconds_count", &[("class", "beats")]) > 3.0);
     assert!(get("systole_commit_seconds_sum", &[("class", "other")]) > 0.0);
     assert!(get("systole_queue_oldest_seconds", &[]) > 0.0 && get("systole_database_bytes", &[]) > 0.0);
