@@ -1,6 +1,6 @@
 //! A simulated runner: speaks the protocol, starts no processes.
 
-use crate::replica::{Beats, Replica};
+use crate::replica::{Beats, Replica, command};
 use systole_proto::v1;
 use tonic::Status;
 
@@ -109,6 +109,15 @@ impl SimRunner {
 
     pub fn success(&self, task_id: i64) -> v1::TaskResult {
         self.result(task_id, "success", Some(0))
+    }
+
+    /// A task from its submission to its success.
+    pub async fn runs_one(&mut self, replica: &Replica) -> i64 {
+        let id = replica.submit(command(&["true"])).await;
+        self.take().await;
+        let result = self.success(id);
+        self.ended(result).await;
+        id
     }
 
     /// Beats IDLE until it is given a task.

@@ -601,14 +601,20 @@ async fn nobody_is_late_by_a_clock_that_is_not_believed(db: TestDb) {
     replica.stop().await;
 }
 
-async fn a_silence_does_not_end_by_a_clock_that_is_not_believed(db: TestDb) {
-    let receiver = Receiver::start();
-    let replica = patient(&db, &receiver).await;
+/// Job `a` has failed once, and its alarm was told.
+async fn silent_for_an_hour(db: &TestDb, receiver: &Receiver) -> (Replica, SimRunner) {
+    let replica = patient(db, receiver).await;
     let rules = json!([{"when": "failure", "silence": "1h", "to": ["hook"]}]);
     put(&replica, with_alarms("a", &rules)).await;
     let mut runner = SimRunner::new(&replica, "h", 0);
     run(&replica, &mut runner, "a", "exit_code").await;
-    arrived(&receiver, 1).await;
+    arrived(receiver, 1).await;
+    (replica, runner)
+}
+
+async fn a_silence_does_not_end_by_a_clock_that_is_not_believed(db: TestDb) {
+    let receiver = Receiver::start();
+    let (replica, mut runner) = silent_for_an_hour(&db, &receiver).await;
     let ctx = &replica.running.context;
     hold(ctx).await;
     run(&replica, &mut runner, "a", "exit_code").await;
@@ -654,12 +660,7 @@ async fn no_alarm_is_given_up_by_a_clock_that_is_not_believed(db: TestDb) {
 
 async fn a_clock_that_was_ahead_silences_nothing_afterwards(db: TestDb) {
     let receiver = Receiver::start();
-    let replica = patient(&db, &receiver).await;
-    let rules = json!([{"when": "failure", "silence": "1h", "to": ["hook"]}]);
-    put(&replica, with_alarms("a", &rules)).await;
-    let mut runner = SimRunner::new(&replica, "h", 0);
-    run(&replica, &mut runner, "a", "exit_code").await;
-    arrived(&receiver, 1).await;
+    let (replica, mut runner) = silent_for_an_hour(&db, &receiver).await;
     // It was told in 2036.
     db.sql(&format!(
         "UPDATE alarm SET window_ms = window_ms + {}",

@@ -277,11 +277,8 @@ async fn a_result_and_the_next_task_share_one_answer(db: TestDb) {
 async fn a_task_whose_commit_came_late_is_claimed_within_a_second(db: TestDb) {
     // Behind the product's back: as if a slow transaction made a task with an old key QUEUED.
     let replica = Replica::start(&db).await;
-    let id = replica.submit(command(&["true"])).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
-    runner.take().await;
-    let result = runner.success(id);
-    runner.ended(result).await;
+    let id = runner.runs_one(&replica).await;
     let lane = db.sql("SELECT lane_id FROM task LIMIT 1");
     db.sql(&format!(
         "INSERT INTO task (status, lane_id, priority, name, spec, submitted_by, created_at_ms, eligible_at_ms) \

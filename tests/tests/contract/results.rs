@@ -135,11 +135,8 @@ async fn a_task_given_again_to_a_restarted_runner_ends_with_its_result(db: TestD
 
 async fn a_short_task_that_ends_before_its_first_beat_is_finished(db: TestDb) {
     let replica = Replica::start(&db).await;
-    let id = replica.submit(command(&["true"])).await;
     let mut runner = SimRunner::new(&replica, "a", 0);
-    runner.take().await;
-    let result = runner.success(id);
-    runner.ended(result).await;
+    let id = runner.runs_one(&replica).await;
     let task = replica.task(id).await;
     assert_eq!(task.state(), S::Finished);
     assert!(task.started_at_ms > 0 && task.ended_at_ms >= task.started_at_ms);
