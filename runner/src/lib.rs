@@ -30,6 +30,7 @@ pub mod policy;
 mod procfs;
 mod protect;
 mod rotate;
+mod rounds;
 mod run;
 mod shutdown;
 mod spare;

@@ -23,7 +23,7 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const COMPLAIN_EVERY: Duration = Duration::from_secs(30);
 
 /// Why a beat has no answer that could be acted on.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Missed {
     /// Nobody answered, or one who cannot speak for the cluster now.
     Unanswered(String),
@@ -37,6 +37,12 @@ pub enum Missed {
     Denied(String),
     /// The scheduler does not understand the beat.
     Refused(String),
+}
+
+impl Missed {
+    pub fn late(deadline: Duration) -> Self {
+        Self::Unanswered(format!("no answer within {} s", deadline.as_secs()))
+    }
 }
 
 /// Kinds of trouble, for [`Link::complain`].
@@ -105,12 +111,43 @@ impl Link {
         let missed = match tokio::time::timeout(deadline, client.heartbeat(self.request(beat, deadline))).await {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),
             Ok(Err(status)) => classify(&status),
-            Err(_) => Missed::Unanswered(format!("no answer within {} s", deadline.as_secs())),
+            Err(_) => Missed::late(deadline),
         };
+        self.failed(&missed, generation);
+        Err(missed)
+    }
+
+    /// Beats of many slots. Each answer is told as it comes.
+    pub async fn heartbeat_idle(
+        &self,
+        beats: v1::HeartbeatIdleRequest,
+        deadline: Duration,
+        mut hear: impl FnMut(v1::IdleAnswer),
+    ) -> Result<(), Missed> {
+        let (channel, generation) = self.channel();
+        let mut client = RunnerServiceClient::new(channel)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let call = async {
+            let mut messages = client.heartbeat_idle(self.request(beats, deadline)).await?.into_inner();
+            while let Some(message) = messages.message().await? {
+                message.answers.into_iter().for_each(&mut hear);
+            }
+            Ok::<(), Status>(())
+        };
+        let missed = match tokio::time::timeout(deadline, call).await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(status)) => classify(&status),
+            Err(_) => Missed::late(deadline),
+        };
+        self.failed(&missed, generation);
+        Err(missed)
+    }
+
+    fn failed(&self, missed: &Missed, generation: u64) {
         if matches!(missed, Missed::Unanswered(_)) {
             self.rotate(generation);
         }
-        Err(missed)
     }
 
     /// Stores pieces of output. Never changes the connection: the beats watch over it.

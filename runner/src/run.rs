@@ -4,6 +4,7 @@ use crate::RunnerError;
 use crate::agent::{Agent, Context, Fixed, serve};
 use crate::config::RunnerConfig;
 use crate::link::Link;
+use crate::rounds::Rounds;
 use crate::shutdown::Shutdown;
 use crate::state_dir::AgentDir;
 use crate::warden::Plan;
@@ -60,10 +61,12 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         host_facts: host::facts(&greeting.guard, greeting.limits.as_deref(), greeting.policy.as_deref()),
         labels: labels_to_wire(&config.labels),
     };
+    let rounds = (config.slots > 1).then(|| Rounds::new(Arc::clone(&link)));
     let context = Arc::new(Context {
         config,
         fixed,
         link,
+        rounds,
         warden: Arc::clone(&warden),
         shutdown: shutdown.clone(),
         max_task_id: AtomicI64::new(greeting.max_task_id),

@@ -114,6 +114,8 @@ pub const OUTPUT_MAX_BYTES_MAX: u64 = 256 * 1024 * 1024;
 pub const PARK_MS_MAX: u64 = 60_000;
 /// A heartbeat message (its results and their output included).
 pub const BEAT_BYTES_MAX: usize = 512 * 1024;
+/// Beats of idle slots that come together.
+pub const IDLE_BEATS_MAX: usize = 256;
 /// A message of the task service.
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Redeliveries of a task whose RUN_NEW was not taken up.

@@ -65,6 +65,14 @@ impl SimRunner {
         self.send(request).await.expect("beat")
     }
 
+    /// The next beat for a call of many: IDLE, parked for up to `ms`.
+    pub fn idle_of_many(&mut self, ms: u64) -> v1::HeartbeatRequest {
+        v1::HeartbeatRequest {
+            park_ms: ms,
+            ..self.next(v1::RunnerStatus::Idle, 0, vec![])
+        }
+    }
+
     pub async fn running(&mut self, task_id: i64) -> v1::HeartbeatResponse {
         let request = self.next(v1::RunnerStatus::Running, task_id, vec![]);
         self.send(request).await.expect("beat")

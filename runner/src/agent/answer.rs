@@ -2,6 +2,7 @@
 
 use super::{Agent, Next, REST_MIN, REST_WHILE_STOPPING, REST_WHILE_TAKEN};
 use crate::backoff::jitter;
+use crate::boottime;
 use crate::link::{Missed, Trouble};
 use crate::warden::protocol::{self, Alive, ToWarden};
 use std::time::Duration;
@@ -9,6 +10,9 @@ use systole_proto::{convert, v1};
 use systole_shared::heartbeat::end::StoppedBy;
 use systole_shared::heartbeat::react::{Action, Command, acceptable, react};
 use systole_shared::limits::PARK_MS_MAX;
+
+/// An answer that took as long was held back, and did not come at once.
+const HELD_BACK_MS: u64 = 1_000;
 
 impl Agent {
     /// No answer that could be acted on.
@@ -103,7 +107,10 @@ impl Agent {
         };
         match react(self.held.slot(), command) {
             Action::Keep if told_leaving && self.held.is_empty() => Next::Leave,
-            Action::Keep => self.keep(answer.next_beat_ms),
+            Action::Keep => {
+                self.quiet = self.held.is_empty();
+                self.keep(answer.next_beat_ms, boottime::now_ms().saturating_sub(sent_ms))
+            }
             Action::BeatNow => self.at_once(),
             Action::Stop(_) => self.stop(false),
             Action::StopAside(_) => self.stop(true),
@@ -131,9 +138,14 @@ impl Agent {
         }
     }
 
-    fn keep(&mut self, next_beat_ms: u64) -> Next {
+    /// `took_ms`: how long the answer took.
+    fn keep(&mut self, next_beat_ms: u64, took_ms: u64) -> Next {
         self.hurried = 0;
-        let pause = Duration::from_millis(next_beat_ms.min(PARK_MS_MAX)).max(REST_MIN);
+        let mut pause = Duration::from_millis(next_beat_ms.min(PARK_MS_MAX));
+        // An idle slot that rests cannot be given anything. One whose beat was held back beats rarely enough.
+        if took_ms < HELD_BACK_MS {
+            pause = pause.max(REST_MIN);
+        }
         // Seconds are spread, so that slots which were answered together do not come back together.
         Next::After(if pause > Duration::from_secs(1) {
             jitter(pause)

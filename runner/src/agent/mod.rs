@@ -20,7 +20,8 @@ use crate::boottime;
 use crate::child::output::Upload;
 use crate::config::RunnerConfig;
 use crate::journal::Ended;
-use crate::link::Link;
+use crate::link::{Link, Missed};
+use crate::rounds::Rounds;
 use crate::shutdown::Shutdown;
 use crate::task_log;
 use crate::warden::client::{Client, Event, Inventory};
@@ -60,6 +61,8 @@ pub struct Context {
     pub config: RunnerConfig,
     pub fixed: Fixed,
     pub link: Arc<Link>,
+    /// `None`: there is only one slot.
+    pub rounds: Option<Rounds>,
     pub warden: Arc<Client>,
     pub shutdown: Shutdown,
     /// Highest task id this host ever held.
@@ -109,6 +112,8 @@ pub struct Agent {
     astray: Backoff,
     /// Beats that followed at once without anything having changed here.
     hurried: u32,
+    /// The last beat came back with nothing to do: the next one can go with those of the other idle slots.
+    quiet: bool,
 }
 
 impl Agent {
@@ -130,6 +135,7 @@ impl Agent {
             astray: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             slow: Backoff::new(Duration::from_secs(10), Duration::from_secs(30)),
             hurried: 0,
+            quiet: false,
         }
     }
 
@@ -217,6 +223,10 @@ impl Agent {
             0 => ANSWER_AT_ONCE_WITHIN,
             park_ms => Duration::from_millis(park_ms) + ANSWER_WITHIN,
         };
+        let rounds = match std::mem::take(&mut self.quiet) {
+            true => context.rounds.as_ref().filter(|_| park_ms > 0 && self.held.is_empty()),
+            false => None,
+        };
         let request = self.beat(park_ms);
         let told_leaving = request.leaving;
         let sent_ms = boottime::now_ms();
@@ -234,11 +244,13 @@ impl Agent {
                 self.shut_down();
                 return Next::Now;
             }
-            outcome = context.link.heartbeat(request, deadline) => outcome,
+            outcome = send(&context.link, rounds, request, deadline) => outcome,
         };
         match outcome {
             Err(missed) => self.missed(missed),
-            Ok(answer) => self.answered(answer, sent_ms, park_ms, told_leaving).await,
+            // By itself, then.
+            Ok(None) => Next::Now,
+            Ok(Some(answer)) => self.answered(answer, sent_ms, park_ms, told_leaving).await,
         }
     }
 
@@ -250,6 +262,9 @@ impl Agent {
         } else if self.held.live.as_ref().is_some_and(|live| live.fenced) {
             // The time that a fence counts begins when the beat was sent, so in perfect health it is as old as this.
             self.beat_interval_ms / FENCED_BEATS
+        } else if let Some(rounds) = self.context.rounds.as_ref().filter(|_| self.held.is_empty()) {
+            let park = rounds.park(Duration::from_millis(self.beat_interval_ms));
+            u64::try_from(park.as_millis()).unwrap_or(self.beat_interval_ms)
         } else {
             self.beat_interval_ms
         }
@@ -316,5 +331,18 @@ impl Agent {
         task_log::acknowledged(result.ended.task_id, || self.runner());
         self.hurried = 0;
         self.leftovers.forget(result.ended.task_id, result.sending);
+    }
+}
+
+/// One beat, with those of the other idle slots or by itself. `None`: only by itself is it told what is wrong with it.
+async fn send(
+    link: &Link,
+    rounds: Option<&Rounds>,
+    beat: v1::HeartbeatRequest,
+    deadline: Duration,
+) -> Result<Option<v1::HeartbeatResponse>, Missed> {
+    match rounds {
+        Some(rounds) => rounds.heartbeat(beat, deadline).await,
+        None => link.heartbeat(beat, deadline).await.map(Some),
     }
 }

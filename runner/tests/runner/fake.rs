@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systole_proto::v1;
@@ -15,6 +16,7 @@ use systole_shared::limits::OUTPUT_MAX_BYTES_DEFAULT;
 use systole_shared::task::output::{Stored, place};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
@@ -134,7 +136,26 @@ pub fn spec(command: &[&str]) -> v1::TaskSpec {
 
 struct Service {
     beats: mpsc::UnboundedSender<Beat>,
+    rounds: Arc<Rounds>,
     stored: Storage,
+}
+
+/// Calls of many beats.
+#[derive(Default)]
+struct Rounds {
+    unknown: AtomicBool,
+    /// Slots of each call.
+    seen: Mutex<Vec<Vec<u32>>>,
+}
+
+impl Service {
+    fn pass_on(&self, request: v1::HeartbeatRequest) -> Result<oneshot::Receiver<Answer>, Status> {
+        let (reply, answer) = oneshot::channel();
+        self.beats
+            .send(Beat { request, reply })
+            .map_err(|_| Status::unavailable("the test is over"))?;
+        Ok(answer)
+    }
 }
 
 #[tonic::async_trait]
@@ -150,18 +171,44 @@ impl RunnerService for Service {
         if token != Some("Bearer secret") {
             return Err(Status::unauthenticated("no token"));
         }
-        let (reply, answer) = oneshot::channel();
-        let beat = Beat {
-            request: request.into_inner(),
-            reply,
-        };
-        self.beats
-            .send(beat)
-            .map_err(|_| Status::unavailable("the test is over"))?;
+        let answer = self.pass_on(request.into_inner())?;
         answer
             .await
             .unwrap_or_else(|_| Err(Status::unavailable("the test dropped the beat")))
             .map(Response::new)
+    }
+
+    type HeartbeatIdleStream = ReceiverStream<Result<v1::HeartbeatIdleResponse, Status>>;
+
+    async fn heartbeat_idle(
+        &self,
+        request: Request<v1::HeartbeatIdleRequest>,
+    ) -> Result<Response<Self::HeartbeatIdleStream>, Status> {
+        if self.rounds.unknown.load(Ordering::Relaxed) {
+            return Err(Status::unimplemented("a scheduler of an earlier version"));
+        }
+        let beats = request.into_inner().beats;
+        let slots = beats.iter().map(|beat| beat.slot).collect();
+        self.rounds.seen.lock().expect("not poisoned").push(slots);
+        let (sender, stream) = mpsc::channel(1);
+        for beat in beats {
+            let (slot, seq, sender) = (beat.slot, beat.seq, sender.clone());
+            let answer = self.pass_on(beat)?;
+            tokio::spawn(async move {
+                // The test dropped the beat: it is never answered.
+                let Ok(answer) = answer.await else {
+                    return sender.closed().await;
+                };
+                let answers = vec![v1::IdleAnswer {
+                    slot,
+                    seq,
+                    answer: answer.ok(),
+                }];
+                // The runner may have given the call up.
+                let _ = sender.send(Ok(v1::HeartbeatIdleResponse { answers })).await;
+            });
+        }
+        Ok(Response::new(ReceiverStream::new(stream)))
     }
 
     async fn upload_output(
@@ -222,6 +269,7 @@ pub struct Fake {
     pub url: String,
     pub dir: tempfile::TempDir,
     beats: mpsc::UnboundedReceiver<Beat>,
+    rounds: Arc<Rounds>,
     stored: Storage,
     warden: Mutex<Option<Inside>>,
     _server: Guard,
@@ -272,8 +320,10 @@ impl Fake {
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let (sender, beats) = mpsc::unbounded_channel();
         let stored = Storage::default();
+        let rounds = Arc::new(Rounds::default());
         let service = Service {
             beats: sender,
+            rounds: Arc::clone(&rounds),
             stored: Arc::clone(&stored),
         };
         let server = tonic::transport::Server::builder()
@@ -284,6 +334,7 @@ impl Fake {
             url,
             dir: tempfile::tempdir().expect("a temporary directory"),
             beats,
+            rounds,
             stored,
             warden: Mutex::new(None),
             _server: Guard(server),
@@ -353,6 +404,16 @@ impl Fake {
 
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
+    }
+
+    /// From now on it knows no calls of many beats.
+    pub fn forget_rounds(&self) {
+        self.rounds.unknown.store(true, Ordering::Relaxed);
+    }
+
+    /// The slots of each call of many beats so far.
+    pub fn rounds(&self) -> Vec<Vec<u32>> {
+        self.rounds.seen.lock().expect("not poisoned").clone()
     }
 
     /// The next beat, whatever it says.

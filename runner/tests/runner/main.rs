@@ -10,3 +10,4 @@ mod policy;
 mod protocol;
 mod restart;
 mod spare;
+mod together;

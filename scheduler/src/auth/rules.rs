@@ -45,6 +45,7 @@ pub const CALLS: &[(&str, Needs)] = &[
     ("/systole.v1.AlarmService/Test", Needs::Operate),
     ("/systole.v1.AlarmService/Acknowledge", Needs::Operate),
     ("/systole.v1.RunnerService/Heartbeat", Needs::Run),
+    ("/systole.v1.RunnerService/HeartbeatIdle", Needs::Run),
     ("/systole.v1.RunnerService/UploadOutput", Needs::Run),
     ("/systole.v1.RunnerService/NextFetch", Needs::Run),
     ("/systole.v1.RunnerService/PutFetched", Needs::Run),

@@ -3,12 +3,14 @@
 use super::{check_batch, check_speaks_for, invalid, item_error, status};
 use crate::ahead;
 use crate::context::Context;
-use crate::flow::heartbeat::{self, Beat, BeatResult};
+use crate::flow::heartbeat::{self, Beat, BeatResult, Reply};
 use crate::flow::{Refusal, cancel, fetch};
 use crate::parked::Answer;
 use crate::store::fetch::Put;
 use crate::store::hosts::Registration;
 use crate::store::output::{Chunk, Stream, Upload};
+use futures_util::stream::{FuturesUnordered, StreamExt as _, iter};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -43,44 +45,43 @@ impl RunnerService for Runners {
         let reply = heartbeat::beat(&self.ctx, beat)
             .await
             .map_err(|refused| self.refuse(&refused))?;
-        let mut response = v1::HeartbeatResponse {
-            acknowledged: reply.acknowledged,
-            cluster_id: self.ctx.cluster_id.clone(),
-            seq,
-            beat_interval_ms: u64::try_from(self.ctx.beat_ms()).unwrap_or(0),
-            lost_after_ms: u64::try_from(self.ctx.lost_after_ms()).unwrap_or(0),
-            ..Default::default()
-        };
-        match reply.answer {
-            Answer::GoOn(next) => {
-                response.command = v1::Command::GoOn.into();
-                response.next_beat_ms = next;
-            }
-            Answer::Reset(task_id, reason) => {
-                response.command = v1::Command::Reset.into();
-                response.reset = Some(v1::Reset {
-                    task_id,
-                    reason: reset_reason_to_wire(reason).into(),
-                });
-            }
-            Answer::Run(run, redelivery) => {
-                response.command = v1::Command::RunNew.into();
-                response.run = Some(v1::RunNew {
-                    task_id: run.task_id,
-                    spec: Some(spec_to_wire(&run.spec)),
-                    attempt: u32::try_from(run.attempt).unwrap_or(u32::MAX),
-                    root_id: run.root_id,
-                    redelivery,
-                });
-            }
-            Answer::Unavailable => {
-                return Err(status(&Refusal::new(
-                    Code::StoreUnreachable,
-                    "this scheduler cannot reach its database; try another one",
-                )));
-            }
-        }
-        Ok(Response::new(response))
+        respond(&self.ctx, seq, reply).map(Response::new)
+    }
+
+    type HeartbeatIdleStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::HeartbeatIdleResponse, Status>> + Send>>;
+
+    async fn heartbeat_idle(
+        &self,
+        request: Request<v1::HeartbeatIdleRequest>,
+    ) -> Result<Response<Self::HeartbeatIdleStream>, Status> {
+        check_batch(request.get_ref().beats.len(), IDLE_BEATS_MAX, "beats")?;
+        let host = request.get_ref().beats[0].host.clone();
+        check_speaks_for(&request, &host)?;
+        let beats = request.into_inner().beats;
+        let waiting: FuturesUnordered<_> = beats
+            .into_iter()
+            .enumerate()
+            .map(|(index, beat)| {
+                let (slot, seq) = (beat.slot, beat.seq);
+                let beat = parse_idle(&self.ctx, beat, &host).map_err(|Invalid { field, message }| {
+                    invalid(Invalid {
+                        field: format!("beats[{index}].{field}"),
+                        message,
+                    })
+                })?;
+                let ctx = Arc::clone(&self.ctx);
+                Ok(async move {
+                    let reply = heartbeat::beat(&ctx, beat).await;
+                    let answer = reply.ok().and_then(|reply| respond(&ctx, seq, reply).ok());
+                    v1::IdleAnswer { slot, seq, answer }
+                })
+            })
+            .collect::<Result<_, Status>>()?;
+        let answers = waiting
+            .ready_chunks(IDLE_BEATS_MAX)
+            .flat_map(|ready| iter(messages(ready)));
+        Ok(Response::new(Box::pin(answers.map(Ok))))
     }
 
     async fn upload_output(
@@ -172,6 +173,81 @@ impl RunnerService for Runners {
             gone: put == Put::Gone,
         }))
     }
+}
+
+/// What a runner is told.
+fn respond(ctx: &Context, seq: u64, reply: Reply) -> Result<v1::HeartbeatResponse, Status> {
+    let mut response = v1::HeartbeatResponse {
+        acknowledged: reply.acknowledged,
+        cluster_id: ctx.cluster_id.clone(),
+        seq,
+        beat_interval_ms: u64::try_from(ctx.beat_ms()).unwrap_or(0),
+        lost_after_ms: u64::try_from(ctx.lost_after_ms()).unwrap_or(0),
+        ..Default::default()
+    };
+    match reply.answer {
+        Answer::GoOn(next) => {
+            response.command = v1::Command::GoOn.into();
+            response.next_beat_ms = next;
+        }
+        Answer::Reset(task_id, reason) => {
+            response.command = v1::Command::Reset.into();
+            response.reset = Some(v1::Reset {
+                task_id,
+                reason: reset_reason_to_wire(reason).into(),
+            });
+        }
+        Answer::Run(run, redelivery) => {
+            response.command = v1::Command::RunNew.into();
+            response.run = Some(v1::RunNew {
+                task_id: run.task_id,
+                spec: Some(spec_to_wire(&run.spec)),
+                attempt: u32::try_from(run.attempt).unwrap_or(u32::MAX),
+                root_id: run.root_id,
+                redelivery,
+            });
+        }
+        Answer::Unavailable => {
+            return Err(status(&Refusal::new(
+                Code::StoreUnreachable,
+                "this scheduler cannot reach its database; try another one",
+            )));
+        }
+    }
+    Ok(response)
+}
+
+/// Answers that are ready at the same moment. A task goes by itself: many of them could be too large for one message.
+fn messages(ready: Vec<v1::IdleAnswer>) -> Vec<v1::HeartbeatIdleResponse> {
+    let has_task = |answer: &v1::IdleAnswer| answer.answer.as_ref().is_some_and(|answer| answer.run.is_some());
+    let (tasks, others): (Vec<_>, Vec<_>) = ready.into_iter().partition(has_task);
+    let mut messages: Vec<_> = tasks
+        .into_iter()
+        .map(|task| v1::HeartbeatIdleResponse { answers: vec![task] })
+        .collect();
+    if !others.is_empty() {
+        messages.push(v1::HeartbeatIdleResponse { answers: others });
+    }
+    messages
+}
+
+/// A beat that comes together with others.
+fn parse_idle(ctx: &Context, request: v1::HeartbeatRequest, host: &str) -> Result<Beat, Invalid> {
+    if request.host != host {
+        return Err(Invalid::new("host", "differs from that of the first beat"));
+    }
+    if request.status() != v1::RunnerStatus::Idle
+        || !request.results.is_empty()
+        || request.unanswered > 0
+        || request.leaving
+        || request.park_ms == 0
+    {
+        return Err(Invalid::new(
+            "status",
+            "is not that of an idle slot with nothing to report and time to wait; send this beat by itself",
+        ));
+    }
+    parse(ctx, request)
 }
 
 impl Runners {

@@ -16,6 +16,7 @@ mod freezes;
 mod holds;
 mod host_faults;
 mod hosts;
+mod idle_beats;
 mod job_alarms;
 mod job_calls;
 mod job_kinds;

@@ -1,4 +1,4 @@
-//! (e) Memory and CPU for parked runners.
+//! (e) Memory and CPU for parked runners: each slot with a call of its own, and all idle slots of a host with one.
 
 use crate::Result;
 use crate::noop::{beat, simulate};
@@ -8,15 +8,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+use systole_proto::v1;
 use systole_tests::TestDb;
+use systole_tests::replica::Beats;
 
 /// The default of `--beat`.
 const BEAT: Duration = Duration::from_secs(30);
 
+/// Slots of a host.
+const SLOTS: u32 = 16;
+
 /// Memory and CPU of a scheduler with parked runners.
 pub async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u32]) -> Result<()> {
-    const SLOTS: u32 = 100;
-    for &count in counts {
+    for (&count, together) in counts.iter().flat_map(|count| [(count, false), (count, true)]) {
+        let way = if together {
+            "one call for each host"
+        } else {
+            "one call for each slot"
+        };
         let process = Process::scheduler(binary, db).await?;
         tokio::time::sleep(Duration::from_millis(500)).await;
         let before = process.rss();
@@ -24,18 +33,21 @@ pub async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u
         let mut simulated = tokio::task::JoinSet::new();
         for host in 0..count / SLOTS {
             let client = process.beats().await?;
-            for slot in 0..SLOTS {
-                simulated.spawn(simulate(
-                    client.clone(),
-                    beat(&format!("p{count}-{host}"), slot, SLOTS),
-                    Arc::clone(&done),
-                ));
+            let beats = (0..SLOTS).map(|slot| beat(&format!("p{count}-{host}"), slot, SLOTS));
+            if together {
+                simulated.spawn(idle(client, beats.collect()));
+                // As hosts that were not started at one instant.
+                tokio::time::sleep(BEAT / (count / SLOTS) / 4).await;
+                continue;
+            }
+            for beat in beats {
+                simulated.spawn(simulate(client.clone(), beat, Arc::clone(&done)));
             }
         }
         tokio::time::sleep(Duration::from_secs(8)).await;
         let per_runner = (process.rss() - before) / f64::from(count);
         report.add(
-            format!("(e) scheduler memory per parked runner, {count}"),
+            format!("(e) scheduler memory per parked runner, {count}, {way}"),
             per_runner,
             "KiB",
             format!("{} connections, {SLOTS} slots each", count / SLOTS),
@@ -45,7 +57,7 @@ pub async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u
         tokio::time::sleep(BEAT).await;
         let used = (process.cpu() - cpu) / BEAT.as_secs_f64() * 100.0;
         report.add(
-            format!("(e) scheduler CPU, {count} parked"),
+            format!("(e) scheduler CPU, {count} parked, {way}"),
             used,
             "% core",
             "over 30 s, in which each beats once",
@@ -53,4 +65,20 @@ pub async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u
         simulated.shutdown().await;
     }
     Ok(())
+}
+
+/// A host whose slots are all idle.
+async fn idle(mut client: Beats, mut beats: Vec<v1::HeartbeatRequest>) {
+    loop {
+        for beat in &mut beats {
+            beat.seq += 1;
+        }
+        let request = v1::HeartbeatIdleRequest { beats: beats.clone() };
+        let Ok(answers) = client.heartbeat_idle(request).await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let mut answers = answers.into_inner();
+        while let Ok(Some(_)) = answers.message().await {}
+    }
 }
