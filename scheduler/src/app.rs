@@ -258,7 +258,8 @@ async fn run(
     shutdown: CancellationToken,
 ) {
     let stop = CancellationToken::new();
-    let serving = http::serve(listener, tls, router, stop.clone(), ctx.config.timing.drain_max);
+    let (drain_max, strangers) = (ctx.config.timing.drain_max, ctx.config.strangers);
+    let serving = http::serve(listener, tls, router, stop.clone(), drain_max, strangers);
     tokio::pin!(serving);
     tokio::select! {
         () = serving.as_mut() => return,

@@ -29,6 +29,7 @@ pub struct Config {
     /// A folder of job files, read once at the start.
     pub jobs: Option<PathBuf>,
     pub timing: Timing,
+    pub strangers: Strangers,
     pub retention: Retention,
     pub callbacks: Callbacks,
     pub alarms: Alarms,
@@ -51,6 +52,7 @@ impl Config {
             zone: None,
             jobs: None,
             timing: Timing::default(),
+            strangers: Strangers::default(),
             retention: Retention::default(),
             callbacks: Callbacks::default(),
             alarms: Alarms::default(),
@@ -120,6 +122,25 @@ impl Default for Timing {
             poll: Duration::from_secs(1),
             drain_wait: Duration::from_secs(2),
             drain_max: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How long a connection is kept on which nobody has shown a token that is valid.
+#[derive(Clone, Copy, Debug)]
+pub struct Strangers {
+    /// Longest time to the first byte, then for the TLS handshake, and for the head of each request of HTTP/1; default 10 s.
+    pub handshake_max: Duration,
+    /// Longest time from then on to the first call that is admitted by its token; default 60 s. After it the connection is told
+    /// to end, and after another `handshake_max` it is closed.
+    pub admission_max: Duration,
+}
+
+impl Default for Strangers {
+    fn default() -> Self {
+        Self {
+            handshake_max: Duration::from_secs(10),
+            admission_max: Duration::from_secs(60),
         }
     }
 }

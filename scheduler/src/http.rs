@@ -2,8 +2,9 @@
 
 mod api;
 
-use crate::auth::guard::{guard, is_grpc};
+use crate::auth::guard::{Visitor, guard, is_grpc};
 use crate::auth::rules::CALLS;
+use crate::config::Strangers;
 use crate::context::Context;
 use crate::flow::Refusal;
 use crate::flow::alarms;
@@ -19,6 +20,8 @@ use crate::store::StoreError;
 use axum::extract::State;
 use axum::routing::get;
 use http::StatusCode;
+use hyper::body::Incoming;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
@@ -49,8 +52,6 @@ const CONNECTIONS_MIN: usize = 64;
 const FILES_KEPT: u64 = 200;
 /// Connections that are not taken are told once in this time.
 const ACCEPT_LOG_EVERY: Duration = Duration::from_secs(60);
-/// A connection that does not finish its TLS handshake or its request head in this time is closed.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// A client that is gone without a word is noticed within the sum of both.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEPALIVE_MAX: Duration = Duration::from_secs(5);
@@ -264,6 +265,7 @@ pub async fn serve(
     router: axum::Router,
     stop: CancellationToken,
     drain_max: Duration,
+    strangers: Strangers,
 ) {
     let connections_max = connections_max(files_max());
     let places = Arc::new(Semaphore::new(connections_max));
@@ -302,7 +304,7 @@ pub async fn serve(
         connections.spawn(async move {
             let _place = place;
             tokio::select! {
-                () = connection(stream, tls, router, closing.clone()) => {}
+                () = connection(stream, tls, router, closing.clone(), strangers) => {}
                 () = async { closing.cancelled().await; tokio::time::sleep(drain_max).await } => {}
             }
         });
@@ -312,25 +314,33 @@ pub async fn serve(
     while connections.join_next().await.is_some() {}
 }
 
-async fn connection(stream: TcpStream, tls: Option<TlsAcceptor>, router: axum::Router, closing: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    router: axum::Router,
+    closing: CancellationToken,
+    strangers: Strangers,
+) {
     // Small answers must not wait for more bytes to send.
     drop(stream.set_nodelay(true));
     // Somebody who connects and says nothing must not hold a place.
-    let spoke = tokio::time::timeout(HANDSHAKE_MAX, stream.peek(&mut [0])).await;
+    let spoke = tokio::time::timeout(strangers.handshake_max, stream.peek(&mut [0])).await;
     if !matches!(spoke, Ok(Ok(1..))) {
         return;
     }
     match tls {
-        None => drive(TokioIo::new(stream), router, closing).await,
-        Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
-            Ok(Ok(stream)) => drive(TokioIo::new(stream), router, closing).await,
+        None => drive(TokioIo::new(stream), router, closing, strangers).await,
+        Some(tls) => match tokio::time::timeout(strangers.handshake_max, tls.accept(stream)).await {
+            Ok(Ok(stream)) => drive(TokioIo::new(stream), router, closing, strangers).await,
             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake"),
             Err(_) => tracing::debug!("TLS handshake took too long"),
         },
     }
 }
 
-async fn drive<I>(io: I, router: axum::Router, closing: CancellationToken)
+/// Serves a connection to its end. One that brings no admitted call in time is told to end, so that a call under way is still
+/// answered and a balancer opens another one; whoever does not end it then is cut off.
+async fn drive<I>(io: I, router: axum::Router, closing: CancellationToken, strangers: Strangers)
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
@@ -338,7 +348,7 @@ where
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE_MAX);
+        .header_read_timeout(strangers.handshake_max);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -346,18 +356,37 @@ where
         .max_pending_accept_reset_streams(200)
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_MAX);
-    let connection = builder.serve_connection(io, TowerToHyperService::new(router));
+    let visitor = Arc::new(Visitor::default());
+    let served = TowerToHyperService::new(router);
+    let noted = Arc::clone(&visitor);
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&noted));
+        served.call(request)
+    });
+    let connection = builder.serve_connection(io, service);
     tokio::pin!(connection);
     tokio::select! {
-        done = connection.as_mut() => {
-            if let Err(error) = done {
-                tracing::debug!(%error, "connection");
-            }
-            return;
-        }
-        () = closing.cancelled() => connection.as_mut().graceful_shutdown(),
+        done = connection.as_mut() => return ended(done),
+        () = closing.cancelled() => {}
+        () = stranger(&visitor, strangers.admission_max) => tracing::debug!("no admitted call in time"),
     }
-    if let Err(error) = connection.await {
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        done = connection.as_mut() => ended(done),
+        () = stranger(&visitor, strangers.handshake_max) => tracing::debug!("cut off: no admitted call in time"),
+    }
+}
+
+/// Resolves after `time` if no call was admitted until then, else never.
+async fn stranger(visitor: &Visitor, time: Duration) {
+    tokio::time::sleep(time).await;
+    if visitor.is_admitted() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn ended<E: std::fmt::Display>(done: Result<(), E>) {
+    if let Err(error) = done {
         tracing::debug!(%error, "connection");
     }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use systole_proto::v1;
 use systole_scheduler::auth;
 use systole_scheduler::auth::rules::CALLS;
+use systole_scheduler::config::{Config, SelfSigned, Strangers, Tls};
 use systole_scheduler::store::tokens::Revoked;
 use systole_shared::policy::access::{Needs, Role};
 use systole_tests::replica::{Replica, Token, command};
-use systole_tests::wait::until;
+use systole_tests::wait::{WAIT_MAX, until};
 use systole_tests::{TestDb, on_both_databases};
 use tonic::Code;
 
@@ -517,5 +518,135 @@ async fn who_did_what_is_listed_in_pages(db: TestDb) {
         .await
         .expect("cleaned");
     assert_eq!(list(v1::ListAuditRequest::default()).await.entries.len(), 0);
+    replica.stop().await;
+}
+
+/// Strangers are given two seconds for each thing; a machine that is busy still brings a first call within them.
+fn in_haste(db: &TestDb) -> Config {
+    let mut config = Replica::config(db);
+    config.strangers = Strangers {
+        handshake_max: Duration::from_secs(2),
+        admission_max: Duration::from_secs(2),
+    };
+    config
+}
+
+/// Says this and nothing more; returns what it was told when the other side has ended the connection.
+async fn told_until_the_end(addr: std::net::SocketAddr, opening: &[u8]) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let mut stream = tokio::net::TcpStream::connect(addr).await.expect("connects");
+    stream.write_all(opening).await.expect("sent");
+    let mut told = Vec::new();
+    // A reset is an end, too.
+    let ended = tokio::time::timeout(WAIT_MAX, stream.read_to_end(&mut told)).await;
+    assert!(ended.is_ok(), "still open: {}", String::from_utf8_lossy(opening));
+    String::from_utf8_lossy(&told).into_owned()
+}
+
+/// A connection of its own, which answers what keeps it alive.
+fn channel(replica: &Replica) -> tonic::transport::Channel {
+    tonic::transport::Endpoint::from_shared(replica.url())
+        .expect("address")
+        .connect_lazy()
+}
+
+/// Slow loris and its relatives: each holds one of the places that all share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_without_an_admitted_call_is_closed_and_another_lives_on() {
+    let db = TestDb::sqlite();
+    let replica = Replica::start_with(in_haste(&db)).await;
+    // The first of all, so that its time is over when that of the others is.
+    let mut watched = replica
+        .tasks()
+        .watch(v1::WatchRequest::default())
+        .await
+        .expect("open")
+        .into_inner();
+    let addr = replica.running.addr;
+    let openings: [&[u8]; 7] = [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"POST /v1/tasks HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{",
+        b"PRI * HTTP/2.0\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+    ];
+    let strangers: Vec<_> = openings
+        .map(|opening| tokio::spawn(told_until_the_end(addr, opening)))
+        .into_iter()
+        .collect();
+    // A call that needs no token, and whose message never comes.
+    let mut join = tonic::client::Grpc::new(channel(&replica));
+    join.ready().await.expect("connected");
+    let joins = join.streaming(
+        tonic::Request::new(tokio_stream::pending::<()>()),
+        "/systole.v1.AccessService/Join".parse().expect("path"),
+        tonic_prost::ProstCodec::<(), ()>::default(),
+    );
+    // One whose answer never ends.
+    let request = tonic_health::pb::HealthCheckRequest::default();
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel(&replica));
+    let mut health = health.watch(request).await.expect("open").into_inner();
+    health.message().await.expect("told").expect("the state");
+    let cut = tokio::time::timeout(WAIT_MAX, joins).await.expect("it ends");
+    assert!(cut.is_err(), "nothing was answered");
+    tokio::time::timeout(WAIT_MAX, async { while let Ok(Some(_)) = health.message().await {} })
+        .await
+        .expect("it ends");
+    let mut told = Vec::new();
+    for stranger in strangers {
+        told.push(stranger.await.expect("it ends"));
+    }
+    assert!(
+        told[2].starts_with("HTTP/1.1 200") && told[3].starts_with("HTTP/1.1 401"),
+        "{told:?}"
+    );
+    replica.submit(command(&["true"])).await;
+    watched.message().await.expect("it lives on").expect("of the task");
+    replica.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_tls_handshake_is_not_waited_for() {
+    let db = TestDb::sqlite();
+    let mut config = in_haste(&db);
+    config.tls = Some(Tls::SelfSigned(SelfSigned::default()));
+    let replica = Replica::start_with(config).await;
+    told_until_the_end(replica.running.addr, b"\x16\x03\x01\x02\0\x01").await;
+    replica.stop().await;
+}
+
+/// As a balancer asks, again and again over one connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_public_calls_ends_between_two_of_them() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let db = TestDb::sqlite();
+    let replica = Replica::start_with(in_haste(&db)).await;
+    let mut stream = tokio::net::TcpStream::connect(replica.running.addr)
+        .await
+        .expect("connects");
+    let calls = async {
+        let mut answered = 0;
+        let mut piece = [0; 1_024];
+        while stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .is_ok()
+        {
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"alive\n") {
+                match stream.read(&mut piece).await {
+                    Ok(0) | Err(_) if answer.is_empty() => return answered,
+                    Ok(0) | Err(_) => panic!("it ends in an answer: {}", String::from_utf8_lossy(&answer)),
+                    Ok(read) => answer.extend_from_slice(&piece[..read]),
+                }
+            }
+            answered += 1;
+        }
+        answered
+    };
+    let answered = tokio::time::timeout(WAIT_MAX, calls).await.expect("it ends");
+    assert!(answered > 0);
     replica.stop().await;
 }

@@ -11,6 +11,7 @@ use axum::response::Response;
 use http::HeaderValue;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use systole_shared::error::Code;
 use systole_shared::policy::access::Needs;
@@ -19,6 +20,26 @@ use tracing::Instrument as _;
 /// By which a call is found in the log: of the request, if it has one, and of each answer.
 pub const REQUEST_ID: &str = "x-request-id";
 const REQUEST_ID_CHARS_MAX: usize = 64;
+
+/// Whoever is at the other end of one connection, which puts this on each of its requests.
+#[derive(Debug, Default)]
+pub struct Visitor {
+    admitted: AtomicBool,
+}
+
+impl Visitor {
+    /// Whether a call was admitted by its token. One that needs none says nothing about who makes it.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted.load(Ordering::Relaxed)
+    }
+
+    fn admit(&self) {
+        // Written once, and read all the time.
+        if !self.is_admitted() {
+            self.admitted.store(true, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Whether this speaks gRPC; the answer must, too.
 pub fn is_grpc(request: &Request) -> bool {
@@ -62,6 +83,9 @@ async fn pass(ctx: Arc<Context>, mut request: Request, next: Next) -> Response {
         let text = header.as_ref().and_then(|value| value.to_str().ok());
         let refusal = match admit(&ctx, text, needs) {
             Ok(actor) => {
+                if let Some(visitor) = request.extensions().get::<Arc<Visitor>>() {
+                    visitor.admit();
+                }
                 request.extensions_mut().insert(actor);
                 None
             }
