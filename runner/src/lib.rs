@@ -22,6 +22,7 @@ mod child;
 pub mod config;
 pub mod credential;
 mod error;
+pub mod file_limit;
 mod host;
 mod journal;
 pub mod kept;

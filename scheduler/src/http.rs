@@ -295,7 +295,7 @@ pub async fn serve(
                 tracing::warn!(
                     connections_max,
                     times,
-                    "there are as many connections as this scheduler takes; with a higher limit of open files it takes up to {CONNECTIONS_MAX}"
+                    "there are as many connections as this scheduler takes; with a higher hard limit of open files (LimitNOFILE= of systemd, ulimit -Hn elsewhere) it takes up to {CONNECTIONS_MAX}"
                 );
             }
             continue;

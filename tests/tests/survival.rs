@@ -6,7 +6,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use systole_tests::system::{System, until};
+use systole_tests::home::{Home, json};
+use systole_tests::system::{Said, System, until};
 
 /// A small file system of its own, unmounted at the end. Only root can have one.
 struct Mount<'a>(&'a Path);
@@ -173,6 +174,41 @@ fn too_few_descriptors_stop_new_tasks_and_none_fails() {
         assert_eq!(system.say(&["logs", &id]).stdout, "done\n");
     }
     until("the host is well again", || fault(&system).is_none());
+}
+
+/// Most files that a process may have open: soft, hard.
+fn file_limit(pid: &str) -> Vec<String> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("it lives");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let words = line.expect("the limit").split_whitespace();
+    words.take(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_scheduler_takes_all_the_files_that_it_may_have_and_its_tasks_get_what_it_was_started_with() {
+    let home = Home::new();
+    let mut up = home.command(&[
+        "-o",
+        "json",
+        "up",
+        "--detach",
+        "--slots",
+        "1",
+        "--listen",
+        &home.listen(),
+    ]);
+    // SAFETY: a system call on numbers between fork and exec.
+    #[expect(unsafe_code, reason = "a limit between fork and exec has no safe form")]
+    unsafe {
+        up.pre_exec(|| {
+            use nix::sys::resource::{Resource, setrlimit};
+            setrlimit(Resource::RLIMIT_NOFILE, 300, 900).map_err(std::io::Error::from)
+        });
+    }
+    let up: Said = up.output().expect("systole starts").into();
+    assert_eq!(file_limit(&json(&up)["pid"].to_string()), ["900", "900"]);
+    let task = home.say(&["run", "--shell", "ulimit -Sn; ulimit -Hn"]);
+    assert_eq!(task.stdout, "300\n900\n", "{task:?}");
 }
 
 #[test]

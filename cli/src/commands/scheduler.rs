@@ -27,6 +27,8 @@ pub async fn run(global: &Global, args: &SchedulerArgs) -> Result<u8, Failure> {
         config.tls = args.own_tls.tls();
     }
     start_log(&args.log, global.no_color, None)?;
+    // One for each connection.
+    systole_runner::file_limit::raise();
     let mut signals = Signals::new()?;
     let shutdown = CancellationToken::new();
     let running = Box::pin(systole_scheduler::start(config, shutdown.clone()))

@@ -74,6 +74,8 @@ pub async fn run(global: &Global, args: &UpArgs) -> Result<u8, Failure> {
             Failure::unexpected(format!("--data-dir: up.log cannot be written: {}", io_cause(&error)))
         })?;
     start_log(&args.log, global.no_color, log_file)?;
+    // One for each connection; the warden and its tasks get the limit that there was before.
+    systole_runner::file_limit::raise();
     let signals = Signals::new()?;
     let stop_scheduler = CancellationToken::new();
     let running = Box::pin(systole_scheduler::start(config, stop_scheduler.clone()))

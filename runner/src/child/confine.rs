@@ -1,7 +1,8 @@
 //! What the processes of a task may use, held against what this host can give: a limit that cannot be set is told by
 //! its name before the fork. Sets nothing itself.
 
-use super::fork::{Bounds, file_limit, own_nice};
+use super::fork::{Bounds, own_nice};
+use crate::file_limit;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use systole_shared::task::Limits;
@@ -11,7 +12,7 @@ use systole_shared::task::limits::exact_bytes;
 pub fn bounds(limits: &Limits, umask: u32, host: &str) -> Result<Bounds, String> {
     let open_files = match limits.open_files {
         // What this process had before it raised its own.
-        None => file_limit(),
+        None => file_limit::before(),
         Some(wanted) => {
             let hard = hard(Resource::RLIMIT_NOFILE);
             Some(within(

@@ -5,6 +5,7 @@ use super::protocol::{self, Frames, FromWarden, Hello, LiveTask, NotBegun, PROTO
 use super::{Plan, WORKERS, short_path, socket_name, worker_of};
 use crate::backoff::Backoff;
 use crate::error::RunnerError;
+use crate::file_limit;
 use crate::journal::Ended;
 use crate::state_dir::has_warden;
 use std::collections::HashMap;
@@ -398,7 +399,7 @@ impl Client {
             .stdout(log.try_clone()?)
             .stderr(log)
             .current_dir("/");
-        own_session(&mut command);
+        stand_alone(&mut command);
         let mut child = command.spawn()?;
         // It goes on by itself. Only a quick end is looked at, so that it leaves no zombie and its error is found.
         tokio::spawn(async move {
@@ -425,12 +426,19 @@ struct Channel {
     frames: Frames,
 }
 
-/// Neither the terminal's signals nor those to the agent's group are for the warden.
-#[expect(unsafe_code, reason = "setsid between fork and exec has no safe form")]
-fn own_session(command: &mut tokio::process::Command) {
-    // SAFETY: setsid is async-signal-safe and allocates nothing.
+/// Neither the terminal's signals nor those to the agent's group are for the warden; nor is the limit of open files that a
+/// scheduler in this process has raised, which would become that of the tasks.
+#[expect(unsafe_code, reason = "setsid and a limit between fork and exec have no safe form")]
+fn stand_alone(command: &mut tokio::process::Command) {
+    let files = file_limit::before();
+    // SAFETY: setsid and setrlimit are system calls on numbers; nothing is allocated.
     unsafe {
-        command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from));
+        command.pre_exec(move || {
+            if let Some(files) = files {
+                file_limit::set(files)?;
+            }
+            nix::unistd::setsid().map(drop).map_err(io::Error::from)
+        });
     }
 }
 

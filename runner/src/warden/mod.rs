@@ -28,7 +28,7 @@ use crate::journal::{Ended, Journal};
 use crate::kept::{self, Keep};
 use crate::policy::current::Current;
 use crate::state_dir::WardenDir;
-use crate::{host, protect, sweep};
+use crate::{file_limit, host, protect, sweep};
 use cgroup::Cgroups;
 use health::Health;
 use limiter::Limiter;
@@ -309,7 +309,8 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
     }
     pthread_sigmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(|errno| RunnerError::Host(errno.into()))?;
     adopt_orphans();
-    raise_file_limit();
+    // Each task takes some.
+    file_limit::raise();
     // First: only who has the lock may sweep.
     let home = WardenDir::open(&plan.data_dir, &host::machine_id())?;
     let prefix = format!("systole-{}-", home.instance_id);
@@ -432,14 +433,5 @@ fn bury_orphans() {
         if buried <= 0 {
             return;
         }
-    }
-}
-
-/// Each task takes some descriptors. Its own processes get the limit that there was before.
-fn raise_file_limit() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        crate::child::fork::remember_file_limit(soft, hard);
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }

@@ -117,12 +117,13 @@ fn folder(dir: &Path) -> Vec<Finding> {
 }
 
 fn files() -> Option<Finding> {
-    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    // A scheduler and a warden raise theirs as far as this one.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
     Some(doctor::descriptors(
         HERE,
         u64::try_from(open).unwrap_or(0),
-        soft,
+        hard,
         FILES_ENOUGH,
         "`ulimit -n 65536` before a scheduler or runner is started here; in a unit LimitNOFILE=65536",
     ))

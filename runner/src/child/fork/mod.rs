@@ -17,6 +17,7 @@ mod inside;
 
 pub use end::{End, Usage, reap};
 
+use crate::file_limit;
 use birth::{clone_beside, clone_into, ignored};
 use inside::{Ids, Plan};
 use nix::errno::Errno;
@@ -41,25 +42,12 @@ const EXEC_MS_MAX: u16 = if cfg!(test) { 500 } else { 10_000 };
 /// Groups beside the one that it is born in, to which a child moves.
 pub const MOVES_MAX: usize = 4;
 
-/// The limit of open files for children, where this process has raised its own: soft, hard.
-static FILE_LIMIT: OnceLock<(u64, u64)> = OnceLock::new();
-
 /// What children write to their `oom_score_adj`, where this process has lowered its own.
 static CHILD_OOM_SCORE: OnceLock<CString> = OnceLock::new();
 
 /// Children get this one; this process may lower its own.
 pub fn remember_oom_score(score: i32) {
     let _ = CString::new(score.to_string()).map(|text| CHILD_OOM_SCORE.set(text));
-}
-
-/// Children get this limit of open files; this process may raise its own.
-pub fn remember_file_limit(soft: u64, hard: u64) {
-    let _ = FILE_LIMIT.set((soft, hard));
-}
-
-/// What was remembered.
-pub fn file_limit() -> Option<(u64, u64)> {
-    FILE_LIMIT.get().copied()
 }
 
 /// The nice value of this thread, which its children inherit.
@@ -105,7 +93,7 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            open_files: file_limit(),
+            open_files: file_limit::before(),
             core: None,
             file: None,
             processes: None,
