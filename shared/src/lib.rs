@@ -10,6 +10,7 @@ pub mod error;
 pub mod heartbeat;
 pub mod id;
 pub mod job;
+pub mod json;
 pub mod limits;
 pub mod locale;
 pub mod policy;

@@ -214,6 +214,26 @@ async fn errors_are_those_of_the_contract(db: TestDb) {
     );
     let task = json!({"spec": {"command": ["a"]}}).to_string();
     let json = "content-type: application/json\r\n";
+    // Of two nobody knows which one is meant.
+    for (body, key) in [
+        (
+            r#"{"spec": {"command": ["a"], "timeout_ms": 1000, "timeout_ms": 2000}}"#,
+            "spec.timeout_ms",
+        ),
+        (
+            r#"{"spec": {"command": ["a"], "require": {"gpu": "1", "gpu": "2"}}}"#,
+            "spec.require.gpu",
+        ),
+        (
+            r#"{"spec": {"command": ["a"]}, "reason": "b", "reason": "c"}"#,
+            "reason",
+        ),
+    ] {
+        let doubled = ask(&replica, &replica.admin_token(), "POST /v1/tasks", json, body).await;
+        assert_eq!(doubled.error(), (400, "VALIDATION_003".into(), "body".into()), "{body}");
+        let message = doubled.json()["error"]["message"].to_string();
+        assert!(message.contains(key) && message.contains("given twice"), "{message}");
+    }
     let line = "POST /v1/tasks?dry_run=true";
     let unknown = ask(&replica, &replica.admin_token(), line, json, &task).await;
     assert_eq!(unknown.error(), (400, "VALIDATION_003".into(), "dry_run".into()));

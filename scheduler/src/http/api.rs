@@ -25,6 +25,7 @@ use systole_proto::convert::{ERROR_CODE_KEY, ERROR_FIELD_KEY, spec_from_wire};
 use systole_proto::json::{Spec, Task};
 use systole_proto::v1;
 use systole_shared::error::{Code, Invalid};
+use systole_shared::json::check_keys;
 use systole_shared::limits::REASON_CHARS_MAX;
 use systole_shared::task::TaskState;
 use systole_shared::task::spec::check_text;
@@ -107,6 +108,7 @@ async fn create(State(ctx): State<Arc<Context>>, Extension(actor): Extension<Act
 }
 
 async fn submit(ctx: &Context, actor: &Actor, headers: &HeaderMap, body: &Bytes) -> Answer {
+    check_keys(body, "body")?;
     let submission = parse(body).map_err(|error| invalid("body", format!("does not fit: {error}")))?;
     check_text(&submission.reason, "reason", REASON_CHARS_MAX)?;
     let key = idempotency_key(headers)?;

@@ -15,7 +15,43 @@ on_both_databases!(
     the_default_zone_is_stored_with_what_is_applied,
     two_changes_of_one_version_are_one_change_and_one_refusal,
     a_calendar_that_is_used_in_this_moment_is_not_deleted,
+    a_key_that_is_given_twice_is_refused_by_its_name,
 );
+
+async fn a_key_that_is_given_twice_is_refused_by_its_name(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let of = |json: &str| v1::Definition {
+        json: json.into(),
+        ..v1::Definition::default()
+    };
+    let request = v1::ApplyRequest {
+        jobs: vec![of(r#"{"name": "a", "command": ["true"], "data": {"k": 1, "k": 2}}"#)],
+        calendars: vec![of(r#"{"name": "c", "date": ["2027-01-01"], "date": ["2027-01-02"]}"#)],
+        groups: vec![of(r#"{"name": "g", "limit": 1, "limit": 2}"#)],
+        ..v1::ApplyRequest::default()
+    };
+    let mut keys = Vec::new();
+    for result in apply(&mut replica.jobs(), request).await {
+        let error = result.error.expect("refused");
+        assert_eq!((error.code.as_str(), error.field.as_str()), ("VALIDATION_001", "json"));
+        let key = error.message.split('"').nth(1).expect("it is named");
+        keys.push(key.to_owned());
+    }
+    keys.sort();
+    assert_eq!(keys, ["data.k", "date", "limit"]);
+    put(&replica, job("a", &json!({}))).await;
+    let request = v1::TriggerJobRequest {
+        job: "a".into(),
+        data: r#"{"k": 1, "k": 2}"#.into(),
+        ..v1::TriggerJobRequest::default()
+    };
+    let refused = replica.jobs().trigger(request).await.expect_err("two");
+    assert!(
+        refused.message().contains("data: the key \"k\" is given twice"),
+        "{refused:?}"
+    );
+    replica.stop().await;
+}
 
 fn ok<T>(response: Result<tonic::Response<T>, tonic::Status>) -> T {
     response.expect("answered").into_inner()

@@ -8,6 +8,7 @@ use systole_shared::clock::now_ms;
 use systole_shared::error::Code;
 use systole_shared::id::Target;
 use systole_shared::job::file::unknown_field;
+use systole_shared::json::check_keys;
 use systole_shared::limits::COMMAND_BYTES_MAX;
 use systole_shared::task::TaskSpec;
 use systole_shared::task::signal::parse_signal;
@@ -169,6 +170,7 @@ impl Base {
     }
 
     fn object(&self, text: &str) -> Result<TaskSpec, String> {
+        check_keys(text.as_bytes(), "line").map_err(|doubled| doubled.message)?;
         let fields: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| format!("is no JSON object on one line: {error}"))?;
         let mut spec = self.value.clone();
@@ -357,6 +359,14 @@ mod tests {
             (r#"{"command":["a"]"#, "no JSON object"),
             (r#"{"command":["a"],"runner":"a/b"}"#, "runner"),
             (r#"{"command":["a"],"env":["A=b"]}"#, "env: "),
+            (
+                r#"{"command":["a"],"name":"b","name":"c"}"#,
+                "the key \"name\" is given twice",
+            ),
+            (
+                r#"{"command":["a"],"require":{"a":"1","a":"2"}}"#,
+                "\"require.a\" is given twice",
+            ),
         ] {
             assert!(wrong(line).contains(part), "{line}: {}", wrong(line));
         }

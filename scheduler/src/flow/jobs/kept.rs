@@ -1,7 +1,7 @@
 //! Calendars and concurrency groups: applied, listed, deleted.
 
 use super::Refusal;
-use super::apply::{Applied, Definition, Manner, Outcome, check_size, unexpected};
+use super::apply::{Applied, Definition, Manner, Outcome, check_json, unexpected};
 use super::chains;
 use crate::context::Context;
 use crate::store::audit::audit;
@@ -50,7 +50,7 @@ pub async fn apply_calendar(
     ics: &str,
     manner: &Manner,
 ) -> Result<Outcome, Refusal> {
-    check_size(&definition.json)?;
+    check_json(&definition.json)?;
     if ics.len() > ICS_BYTES_MAX {
         let message = format!("has {} bytes; at most {ICS_BYTES_MAX} are kept", ics.len());
         return Err(wrong(Invalid::new("ics", message)));
@@ -148,7 +148,7 @@ async fn look_again(tx: &mut Tx, rows: Vec<TriggerRow>) -> Result<(), StoreError
 }
 
 pub async fn apply_group(ctx: &Context, definition: &Definition, manner: &Manner) -> Result<Outcome, Refusal> {
-    check_size(&definition.json)?;
+    check_json(&definition.json)?;
     let group: Group =
         serde_json::from_str(&definition.json).map_err(|error| wrong(Invalid::new("json", error.to_string())))?;
     check_word(&group.name, "name").map_err(wrong)?;

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::job::task::Occasion;
+use systole_shared::json::check_keys;
 use systole_shared::trigger::occurrence::SkipReason;
 use systole_shared::trigger::zone::Zone;
 
@@ -45,6 +46,7 @@ fn data(text: &str) -> Result<Option<Map<String, Value>>, Refusal> {
     if text.is_empty() {
         return Ok(None);
     }
+    check_keys(text.as_bytes(), "data")?;
     match serde_json::from_str(text) {
         Ok(Value::Object(map)) => Ok(Some(map)),
         Ok(_) => Err(refuse(Invalid::new(

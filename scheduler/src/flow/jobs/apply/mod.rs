@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::job::{Job, JobSpec};
+use systole_shared::json::check_keys;
 use systole_shared::policy::fence::check_fence;
 use systole_shared::policy::lane::Lane;
 use systole_shared::trigger::zone::Zone;
@@ -127,7 +128,8 @@ fn all_wrong(faults: Vec<Invalid>) -> Refusal {
     }
 }
 
-pub fn check_size(json: &str) -> Result<(), Refusal> {
+/// Whether it can be stored, and is read in one way only.
+pub fn check_json(json: &str) -> Result<(), Refusal> {
     if json.len() > DEFINITION_BYTES_MAX {
         let message = format!("has {} bytes; at most {DEFINITION_BYTES_MAX} are kept", json.len());
         return Err(wrong(Invalid::new("json", message)));
@@ -138,7 +140,7 @@ pub fn check_size(json: &str) -> Result<(), Refusal> {
             "contains the character NUL, which cannot be stored",
         )));
     }
-    Ok(())
+    check_keys(json.as_bytes(), "json").map_err(wrong)
 }
 
 /// A definition, read and checked by itself.
@@ -150,7 +152,7 @@ struct Wanted {
 }
 
 fn read(json: &str, beat_ms: i64) -> Result<Wanted, Refusal> {
-    check_size(json)?;
+    check_json(json)?;
     let spec: JobSpec = serde_json::from_str(json).map_err(|error| wrong(Invalid::new("json", error.to_string())))?;
     let job = spec.compile().map_err(all_wrong)?;
     check_fence(&job.task, u64::try_from(beat_ms).unwrap_or(u64::MAX)).map_err(|mut fault| {
