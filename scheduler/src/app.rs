@@ -11,7 +11,7 @@ use crate::loops::{
     retention, route, sets, watchdog,
 };
 use crate::store::sql::Dialect;
-use crate::store::{Db, StoreError};
+use crate::store::{Db, StoreError, sqlite_file};
 use crate::tls::{self, OwnCertificate};
 use crate::wake::Wake;
 use std::net::SocketAddr;
@@ -77,6 +77,16 @@ impl Running {
 /// Starts a replica; it ends in order when `shutdown` is cancelled.
 pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Running, StartError> {
     check(&config)?;
+    let database = config.database.clone();
+    Box::pin(begin(config, shutdown))
+        .await
+        .map_err(|error| match (error, sqlite_file(&database)) {
+            (StartError::Store(error), Some(path)) => StartError::Store(error.in_file(&path)),
+            (error, _) => error,
+        })
+}
+
+async fn begin(config: Config, shutdown: CancellationToken) -> Result<Running, StartError> {
     // One crypto provider for the whole process; a second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let files = tls::from_files(config.tls.as_ref()).map_err(StartError::Config)?;

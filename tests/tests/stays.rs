@@ -240,6 +240,49 @@ fn a_backup_of_a_database_in_use_can_be_gone_back_to() {
 }
 
 #[test]
+fn a_damaged_database_is_named_with_what_to_do_and_a_copy_brings_it_back() {
+    let system = System::sqlite();
+    let mut scheduler = system.scheduler(0);
+    let id = system.submit(&["--delay", "1h", "--", "true"]);
+    let copy = system.path("copy.db");
+    assert_eq!(system.say(&["backup", &copy.display().to_string()]).code, Some(0));
+    scheduler.signal(Signal::SIGTERM);
+    scheduler.wait(std::time::Duration::from_secs(30));
+    let database = PathBuf::from(system.db.url.trim_start_matches("sqlite:"));
+    let sound = std::fs::read(&copy).expect("read");
+    // Of 4 KiB each.
+    let mut pages = sound.clone();
+    pages[4_096..].fill(0xff);
+    let mut head = sound.clone();
+    head[..100].fill(b'x');
+    for (damaged, words) in [
+        (pages, "database disk image is malformed"),
+        (head, "file is not a database"),
+        (b"a letter\n".repeat(1_000), "file is not a database"),
+    ] {
+        for suffix in ["-wal", "-shm"] {
+            let _ = std::fs::remove_file(format!("{}{suffix}", database.display()));
+        }
+        std::fs::write(&database, &damaged).expect("written");
+        let listen = format!("127.0.0.1:{}", system.ports[0]);
+        let mut command = system.command(&["scheduler", "--database", &system.db.url, "--listen", &listen]);
+        command.arg("--token-dir").arg(system.db.token_dir());
+        let refused: Said = command.output().expect("systole starts").into();
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        let shown = database.display().to_string();
+        for part in [words, shown.as_str(), "systole backup", ".recover"] {
+            assert!(refused.stderr.contains(part), "{part}: {refused:?}");
+        }
+    }
+    for suffix in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{suffix}", database.display()));
+    }
+    std::fs::copy(&copy, &database).expect("restored");
+    let _scheduler = system.scheduler(0);
+    assert_eq!(system.state(&id), "CREATED");
+}
+
+#[test]
 fn of_postgresql_the_line_for_its_own_tool_is_told_and_it_works() {
     let system = System::postgres();
     let _scheduler = system.scheduler(0);

@@ -260,7 +260,9 @@ impl Tx {
                 Ok(())
             }
             Err(error) => Err(match StoreError::from(error) {
-                StoreError::Unreachable(text) | StoreError::Other(text) => StoreError::CommitUnknown(text),
+                StoreError::Unreachable(text) | StoreError::Damaged(text) | StoreError::Other(text) => {
+                    StoreError::CommitUnknown(text)
+                }
                 certain => certain,
             }),
         }
@@ -315,12 +317,17 @@ pub struct Db {
     pub commits: Arc<Commits>,
 }
 
+/// The file of `sqlite:PATH`.
+pub fn sqlite_file(url: &str) -> Option<PathBuf> {
+    let path = url.strip_prefix("sqlite:")?;
+    Some(PathBuf::from(path.strip_prefix("//").unwrap_or(path)))
+}
+
 impl Db {
     /// Opens `sqlite:PATH` (created when missing) or `postgres://…`.
     pub async fn open(url: &str, connections: u32) -> Result<Self, StoreError> {
         let faults = Arc::new(Faults::default());
-        if let Some(path) = url.strip_prefix("sqlite:") {
-            let path = PathBuf::from(path.strip_prefix("//").unwrap_or(path));
+        if let Some(path) = sqlite_file(url) {
             let pools = open_sqlite(&path).await?;
             return Ok(Self {
                 pools,
@@ -417,6 +424,10 @@ impl Db {
                 "schema version {version} of the database is not the one this systole knows: it was made by a development version or changed by hand; nothing was changed"
             )),
             sqlx::migrate::MigrateError::Execute(error) => StoreError::from(error),
+            sqlx::migrate::MigrateError::ExecuteMigration(error, version) => match StoreError::from(error) {
+                damaged @ StoreError::Damaged(_) => damaged,
+                other => StoreError::Schema(format!("the schema could not be brought up to date to version {version}: {other}")),
+            },
             other => StoreError::Schema(format!("the schema could not be brought up to date: {other}")),
         })
     }

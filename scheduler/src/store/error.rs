@@ -1,5 +1,6 @@
 //! What can go wrong with a database, as the rest of the scheduler needs to know it.
 
+use std::path::Path;
 use systole_shared::error::Code;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -29,6 +30,9 @@ pub enum StoreError {
         column: &'static str,
         id: i64,
     },
+    /// An SQLite file whose pages make no sense, or that is none.
+    #[error("the database is damaged: {0}")]
+    Damaged(String),
     /// The schema is newer than this binary, or was changed by hand.
     #[error("{0}")]
     Schema(String),
@@ -43,8 +47,23 @@ impl StoreError {
                 Code::StoreUnreachable
             }
             Self::Full(_) => Code::StoreFull,
-            Self::Data(_) | Self::Corrupt { .. } | Self::Schema(_) | Self::Other(_) => Code::Unexpected,
+            Self::Data(_) | Self::Corrupt { .. } | Self::Damaged(_) | Self::Schema(_) | Self::Other(_) => {
+                Code::Unexpected
+            }
         }
+    }
+
+    /// The same, and where it is known to be a damaged file: which one, and what to do. Trying again does not help.
+    pub fn in_file(self, path: &Path) -> Self {
+        let text = match self {
+            Self::Damaged(text) => text,
+            other => return other,
+        };
+        let path = path.display();
+        Self::Schema(format!(
+            "{path} is damaged, or is no SQLite database: {text}. Put the newest copy of `systole backup` in its place; without one save \
+             what can be read: sqlite3 {path} .recover | sqlite3 {path}.recovered (docs/operations.md, \"A damaged database\")"
+        ))
     }
 
     /// The whole transaction may be run again: nothing of it was stored.
@@ -96,6 +115,7 @@ fn sqlite(code: &str, text: String) -> StoreError {
         Ok(5 | 6) => StoreError::Busy(text),
         Ok(8 | 13) => StoreError::Full(text),
         Ok(10 | 14) => StoreError::Unreachable(text),
+        Ok(11 | 26) => StoreError::Damaged(text),
         Ok(18..=20) => StoreError::Data(text),
         _ => StoreError::Other(text),
     }
@@ -116,5 +136,23 @@ mod tests {
         assert!(matches!(sqlite("2067", String::new()), StoreError::Data(_)));
         assert!(matches!(sqlite("13", String::new()), StoreError::Full(_)));
         assert!(matches!(sqlite("776", String::new()), StoreError::Full(_)));
+        assert!(matches!(sqlite("26", String::new()), StoreError::Damaged(_)));
+        assert!(matches!(sqlite("779", String::new()), StoreError::Damaged(_)));
+    }
+
+    #[test]
+    fn of_a_damaged_file_its_name_and_the_remedy_are_told() {
+        let told = |error: StoreError| error.in_file(Path::new("/data/systole.db")).to_string();
+        let damaged = told(StoreError::Damaged("file is not a database".into()));
+        for part in [
+            "/data/systole.db is damaged",
+            "file is not a database",
+            "systole backup",
+            ".recover",
+        ] {
+            assert!(damaged.contains(part), "{damaged}");
+        }
+        let busy = StoreError::Busy("locked".into());
+        assert_eq!(told(busy.clone()), busy.to_string());
     }
 }

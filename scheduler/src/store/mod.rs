@@ -49,7 +49,7 @@ pub mod status;
 pub mod submit;
 pub mod tokens;
 
-pub use db::{Class, Db, Tx};
+pub use db::{Class, Db, Tx, sqlite_file};
 pub use error::StoreError;
 
 /// Every statement that both databases must prepare. For a test.
