@@ -1,7 +1,6 @@
 //! What is held until a person has looked: who is told, and what the person's word does.
 
 use super::Refusal;
-use crate::ahead::is_credible;
 use crate::clock::boottime_ms;
 use crate::context::Context;
 use crate::store::StoreError;
@@ -9,6 +8,7 @@ use crate::store::holds::AheadRow;
 use std::collections::HashSet;
 use systole_shared::error::Code;
 use systole_shared::policy::clock::{ClockChange, ClockHold};
+use systole_shared::policy::restore::is_credible;
 use systole_shared::time::{format_duration, format_utc};
 
 /// Hosts that one alarm names.

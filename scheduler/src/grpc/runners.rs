@@ -1,7 +1,6 @@
 //! The runner service: beats and output.
 
 use super::{check_batch, check_speaks_for, invalid, item_error, status};
-use crate::ahead;
 use crate::context::Context;
 use crate::flow::heartbeat::{self, Beat, BeatResult, Reply};
 use crate::flow::{Refusal, cancel, fetch};
@@ -24,6 +23,7 @@ use systole_shared::error::{Code, Invalid};
 use systole_shared::heartbeat::Said;
 use systole_shared::id::check_host;
 use systole_shared::limits::*;
+use systole_shared::policy::restore::is_credible;
 use systole_shared::task::spec::{check_labels, check_word};
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
@@ -394,7 +394,7 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
 }
 
 fn check_max_task_id(max_task_id: i64, newest: i64) -> Result<(), Invalid> {
-    if ahead::is_credible(max_task_id, newest) {
+    if is_credible(max_task_id, newest) {
         return Ok(());
     }
     Err(Invalid::new(

@@ -6,10 +6,10 @@ use super::db::{Class, Db, Tx, batch};
 use super::error::StoreError;
 use super::read;
 use super::sql::{Dialect, Sql};
-use crate::ahead::is_credible;
 use serde::Serialize;
 use std::collections::HashSet;
 use std::sync::Arc;
+use systole_shared::policy::restore::is_credible;
 
 static PUT_AHEAD: Sql = Sql::new(
     "put_ahead",

@@ -1,6 +1,6 @@
 //! Rules that are functions of values: who is stale, which lane a runner serves, which host a run is given to,
 //! what follows a failure, when a runner that is cut off ends its child, whether the time may be acted on,
-//! when a certificate is made anew, what a doctor says of what it found.
+//! which task a host can have held, when a certificate is made anew, what a doctor says of what it found.
 
 pub mod access;
 pub mod backfill;
@@ -15,6 +15,7 @@ pub mod host_fault;
 pub mod lane;
 pub mod lease;
 pub mod pause;
+pub mod restore;
 pub mod retry;
 pub mod route;
 pub mod stale;
