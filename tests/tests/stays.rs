@@ -230,6 +230,13 @@ fn a_backup_of_a_database_in_use_can_be_gone_back_to() {
     until("the host that held it is noticed", || {
         system.say(&["admin", "alarms"]).stdout.contains("set back")
     });
+    let held = json(&system.say(&["-o", "json", "runners"]))["runners"][0]["hold"].clone();
+    assert_eq!(held["max_task_id"].as_str(), Some(after.as_str()), "{held}");
+    let shown = system.say(&["-o", "wide", "runners"]).stdout;
+    assert!(
+        shown.contains("HELD") && shown.contains("systole admin confirm restore"),
+        "{shown}"
+    );
     assert_eq!(system.say(&["admin", "confirm", "restore"]).code, Some(0));
     let next = system.submit(&["--", "echo", "next"]);
     system.until(&next, &["FINISHED"]);

@@ -22,10 +22,13 @@ const COLUMNS: [Column; 7] = [
     Column::whole("SEEN").droppable(4),
 ];
 
-/// Beside the others when any runner has a fault.
-const FAULT: Column = Column::cut("FAULT", 20);
+/// What is true of few runners, as text; empty for the others.
+type Rare = fn(&v1::Runner, u64) -> String;
 
-const WIDE_COLUMNS: [Column; 13] = [
+/// Beside the others when any runner has something to say there.
+const RARE: [(Column, Rare); 2] = [(Column::cut("FAULT", 20), fault), (Column::cut("HELD", 20), hold)];
+
+const WIDE_COLUMNS: [Column; 14] = [
     Column::whole("RUNNER"),
     Column::whole("STATE"),
     Column::whole("TASK"),
@@ -36,6 +39,7 @@ const WIDE_COLUMNS: [Column; 13] = [
     Column::whole("CLOCK"),
     Column::whole("CORDON"),
     Column::whole("FAULT"),
+    Column::whole("HELD"),
     Column::whole("GUARD"),
     Column::whole("LIMITS"),
     Column::whole("HOST"),
@@ -82,16 +86,11 @@ async fn list(client: &Client, output: &Output, host: &str) -> Result<u8, Failur
         Format::Json => json::document(&json::Runners {
             runners: runners.iter().map(json::Runner::from).collect(),
         }),
-        Format::Table if runners.iter().any(|runner| runner.fault.is_some()) => {
-            let columns: Vec<Column> = COLUMNS.into_iter().chain([FAULT]).collect();
-            let mut rows = rows(&runners, false);
-            for (row, runner) in rows.iter_mut().zip(&runners) {
-                row.push(plain(fault(runner, now_ms())));
-            }
+        Format::Table => {
+            let (columns, rows) = narrow(&runners, now_ms());
             table::print(&columns, &rows, output);
         }
-        Format::Table => table::print(&COLUMNS, &rows(&runners, false), output),
-        Format::Wide => table::print(&WIDE_COLUMNS, &rows(&runners, true), output),
+        Format::Wide => table::print(&WIDE_COLUMNS, &rows(&runners, now_ms(), true), output),
     }
     if output.format.is_for_people() {
         note_alarms(client, output).await;
@@ -125,9 +124,24 @@ pub(super) fn name(runner: &v1::Runner) -> String {
     format!("{}/{}", runner.host, runner.slot)
 }
 
-fn rows(runners: &[v1::Runner], wide: bool) -> Vec<Vec<Text>> {
-    let now = now_ms();
+fn rows(runners: &[v1::Runner], now: u64, wide: bool) -> Vec<Vec<Text>> {
     runners.iter().map(|runner| row(runner, now, wide)).collect()
+}
+
+/// The usual columns, and those of [`RARE`] that are needed.
+fn narrow(runners: &[v1::Runner], now: u64) -> (Vec<Column>, Vec<Vec<Text>>) {
+    let mut columns = COLUMNS.to_vec();
+    let mut rows = rows(runners, now, false);
+    for (column, text) in RARE {
+        let texts: Vec<String> = runners.iter().map(|runner| text(runner, now)).collect();
+        if texts.iter().any(|text| !text.is_empty()) {
+            columns.push(column);
+            for (row, text) in rows.iter_mut().zip(texts) {
+                row.push(plain(text));
+            }
+        }
+    }
+    (columns, rows)
 }
 
 fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
@@ -172,6 +186,7 @@ fn row(runner: &v1::Runner, now: u64, wide: bool) -> Vec<Text> {
             plain(format!("{:+} ms", runner.clock_skew_ms)),
             plain(cordon),
             plain(fault(runner, now)),
+            plain(hold(runner, now)),
             plain(facts::guard(&runner.host_facts).unwrap_or_default()),
             plain(match facts::limits(&runner.host_facts) {
                 Some(limits) if limits.is_empty() => "none".to_owned(),
@@ -193,6 +208,14 @@ fn fault(runner: &v1::Runner, now: u64) -> String {
             text::short_time(runner.fault_at_ms, now),
             fault.detail
         ),
+    }
+}
+
+/// Why its host gets no new task before a person has looked, and what to do.
+fn hold(runner: &v1::Runner, now: u64) -> String {
+    match &runner.hold {
+        None => String::new(),
+        Some(hold) => format!("since {}: {}", text::short_time(hold.since_ms, now), hold.message),
     }
 }
 
@@ -299,6 +322,31 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_has_a_column_of_its_own_where_there_is_one() {
+        let free = v1::Runner::default();
+        let held = v1::Runner {
+            state: "held".into(),
+            hold: Some(v1::HostHold {
+                max_task_id: 1_850,
+                message: "look, then: systole admin confirm restore".into(),
+                since_ms: NOW,
+            }),
+            ..v1::Runner::default()
+        };
+        assert_eq!(narrow(std::slice::from_ref(&free), NOW).0.len(), COLUMNS.len());
+        let (columns, rows) = narrow(&[free, held], NOW);
+        let text = table::render(&columns, &rows, None, false);
+        let since = text::short_time(NOW, NOW);
+        assert!(text.contains("HELD") && !text.contains("FAULT"), "{text}");
+        assert!(
+            text.contains(&format!("since {since}: look, then: systole admin confirm restore")),
+            "{text}"
+        );
+        let text = table::render(&columns, &rows, Some(40), false);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+    }
+
+    #[test]
     fn a_cordon_counts_slots() {
         let result = |changed| v1::CordonResult {
             runner: "db-01".into(),
@@ -342,15 +390,10 @@ mod tests {
         });
         runners[3].fault_at_ms = THEN;
         runners[0].host_facts = r#"{"system":"Debian 12","guard":"cgroup2","limits":"memory pids"}"#.into();
-        let narrow: Vec<_> = runners.iter().map(|runner| row(runner, NOW, false)).collect();
-        golden::table("runners", &COLUMNS, &narrow);
-        let columns: Vec<Column> = COLUMNS.into_iter().chain([FAULT]).collect();
-        let mut faulty = narrow;
-        for (row, runner) in faulty.iter_mut().zip(&runners) {
-            row.push(plain(fault(runner, NOW)));
-        }
+        golden::table("runners", &COLUMNS, &rows(&runners, NOW, false));
+        let (columns, faulty) = narrow(&runners, NOW);
         golden::table("runners_fault", &columns, &faulty);
-        let wide: Vec<_> = runners.iter().map(|runner| row(runner, NOW, true)).collect();
+        let wide = rows(&runners, NOW, true);
         golden::check("runners_wide", &table::render(&WIDE_COLUMNS, &wide, None, false));
     }
 }

@@ -18,7 +18,7 @@ pub fn of_runner(state: &str) -> Option<Color> {
         "ready" => Some(Color::Green),
         "busy" => Some(Color::Cyan),
         "cordoned" => Some(Color::Yellow),
-        "faulty" => Some(Color::Red),
+        "faulty" | "held" => Some(Color::Red),
         "lost" => Some(Color::Red),
         _ => None,
     }

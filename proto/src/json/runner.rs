@@ -32,6 +32,8 @@ pub struct Runner {
     pub cordon_until: Option<String>,
     /// What keeps the host from starting anything.
     pub fault: Option<HostFault>,
+    /// Why the host gets no new task before a person has looked.
+    pub hold: Option<HostHold>,
     /// The host as a whole: slots that are added later are cordoned, too.
     pub host_cordoned: bool,
     pub start_no: u64,
@@ -48,6 +50,15 @@ pub struct Runner {
 pub struct HostFault {
     pub kind: String,
     pub detail: String,
+    pub since: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct HostHold {
+    /// The highest that the host has named.
+    pub max_task_id: String,
+    /// What it means and what to do.
+    pub message: String,
     pub since: Option<String>,
 }
 
@@ -73,6 +84,11 @@ impl From<&v1::Runner> for Runner {
                 kind: fault.kind.clone(),
                 detail: fault.detail.clone(),
                 since: time(runner.fault_at_ms),
+            }),
+            hold: runner.hold.as_ref().map(|hold| HostHold {
+                max_task_id: hold.max_task_id.to_string(),
+                message: hold.message.clone(),
+                since: time(hold.since_ms),
             }),
             host_cordoned: runner.host_cordoned,
             start_no: runner.start_no,

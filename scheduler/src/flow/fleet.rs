@@ -22,6 +22,14 @@ pub fn state(row: &RunnerRow, lost_after_ms: i64) -> &'static str {
     }
 }
 
+/// The same of a runner whose host may be held until a person has looked.
+pub fn state_of(row: &RunnerRow, lost_after_ms: i64, held: bool) -> &'static str {
+    match state(row, lost_after_ms) {
+        "ready" if held => "held",
+        state => state,
+    }
+}
+
 /// Of the slot, over those of its host.
 pub fn labels(row: &RunnerRow) -> Labels {
     let mut labels: Labels = serde_json::from_str(&row.labels).unwrap_or_default();

@@ -6,7 +6,9 @@ use crate::flow::Refusal;
 use crate::flow::fleet;
 use crate::flow::forget::{self, ForgetOrder};
 use crate::store::cordon::{CordonOrder, Cordoned, Until};
+use crate::store::holds::AheadRow;
 use crate::store::read::RunnerRow;
+use std::collections::HashMap;
 use std::sync::Arc;
 use systole_proto::convert::{labels_to_wire, time_to_wire};
 use systole_proto::v1;
@@ -14,6 +16,7 @@ use systole_proto::v1::runner_admin_server::RunnerAdmin;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::id::Target;
 use systole_shared::limits::PAGE_MAX;
+use systole_shared::policy::restore;
 use systole_shared::time::format_utc;
 use tonic::{Request, Response, Status};
 
@@ -60,9 +63,13 @@ impl RunnerAdmin for Admin {
             Some(row) if rows.len() == limit => format!("{}/{}", row.host, row.slot),
             _ => String::new(),
         };
+        let held = self.ctx.db.ahead().await;
+        let held = held.map_err(|error| status(&Refusal::from(error)))?;
+        let held: HashMap<&str, &AheadRow> = held.iter().map(|row| (row.host.as_str(), row)).collect();
         let lost_after = self.ctx.lost_after_ms();
+        let shown = |row: &RunnerRow| to_wire(row, lost_after, held.get(row.host.as_str()).copied());
         Ok(Response::new(v1::ListRunnersResponse {
-            runners: rows.iter().map(|row| to_wire(row, lost_after)).collect(),
+            runners: rows.iter().map(shown).collect(),
             next_page_token,
         }))
     }
@@ -179,13 +186,13 @@ impl Admin {
     }
 }
 
-fn to_wire(row: &RunnerRow, lost_after_ms: i64) -> v1::Runner {
+fn to_wire(row: &RunnerRow, lost_after_ms: i64, held: Option<&AheadRow>) -> v1::Runner {
     v1::Runner {
         host: row.host.clone(),
         slot: u32::try_from(row.slot).unwrap_or(0),
         task_id: row.task_id.unwrap_or(0),
         task_state: row.task_status.map_or(0, i32::from),
-        state: fleet::state(row, lost_after_ms).into(),
+        state: fleet::state_of(row, lost_after_ms, held.is_some()).into(),
         seen_at_ms: time_to_wire(row.seen_ms),
         queues: fleet::queues(row),
         labels: labels_to_wire(&fleet::labels(row)),
@@ -204,5 +211,10 @@ fn to_wire(row: &RunnerRow, lost_after_ms: i64) -> v1::Runner {
             detail: row.fault_detail.clone().unwrap_or_default(),
         }),
         fault_at_ms: row.fault_at_ms.map_or(0, time_to_wire),
+        hold: held.map(|held| v1::HostHold {
+            max_task_id: held.max_task_id,
+            message: restore::hold(held.max_task_id),
+            since_ms: time_to_wire(held.seen_ms),
+        }),
     }
 }

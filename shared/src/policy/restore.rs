@@ -8,9 +8,26 @@ pub fn is_credible(max_task_id: i64, newest: i64) -> bool {
     (0..=newest.saturating_add(AHEAD_IDS_MAX)).contains(&max_task_id)
 }
 
+/// What is told of a host that has held a newer task than the database knows.
+pub fn hold(max_task_id: i64) -> String {
+    format!(
+        "it has held task {max_task_id}, which the database does not know since it was set back. Look at what waits (systole ls) before it \
+         runs a second time, then: systole admin confirm restore"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hold_is_told_with_what_lifts_it() {
+        let told = hold(1_850);
+        assert!(
+            told.contains("task 1850") && told.ends_with("systole admin confirm restore"),
+            "{told}"
+        );
+    }
 
     #[test]
     fn a_number_that_no_database_gave_is_not_believed() {

@@ -179,8 +179,18 @@ async fn set_back(db: &TestDb) -> (Replica, SimRunner, i64) {
     (replica, runner, last)
 }
 
+/// The first slot of a host, as people see it.
+async fn host(replica: &Replica, name: &str) -> v1::Runner {
+    let request = v1::ListRunnersRequest {
+        host: name.into(),
+        ..v1::ListRunnersRequest::default()
+    };
+    let listed = replica.admin().list(request).await.expect("listed");
+    listed.into_inner().runners.remove(0)
+}
+
 async fn a_host_ahead_of_a_restored_database_waits_for_a_person(db: TestDb) {
-    let (replica, mut runner, _) = set_back(&db).await;
+    let (replica, mut runner, last) = set_back(&db).await;
     let refused = confirm(&replica, "restore").await.expect_err("nobody is ahead yet");
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     assert_eq!(runner.idle().await.command(), v1::Command::GoOn);
@@ -191,6 +201,14 @@ async fn a_host_ahead_of_a_restored_database_waits_for_a_person(db: TestDb) {
         alarm.message
     );
     assert!(readyz(&replica).await.contains("set back"));
+    let shown = host(&replica, "a").await;
+    let hold = shown.hold.expect("it is told with the host");
+    assert_eq!(hold.max_task_id, last);
+    assert!(
+        hold.message.contains("admin confirm restore") && hold.since_ms > 0,
+        "{hold:?}"
+    );
+    assert_ne!(shown.state, "ready");
 
     // Nothing is given to it, whatever is submitted, at this replica or at another one; other hosts work.
     let task = replica.submit(command(&["true"])).await;
@@ -205,6 +223,7 @@ async fn a_host_ahead_of_a_restored_database_waits_for_a_person(db: TestDb) {
 
     confirm(&replica, "restore").await.expect("a host is ahead");
     until_alarms(&replica, &[]).await;
+    assert_eq!(host(&replica, "a").await.hold, None);
     let task = replica.submit(command(&["true"])).await;
     // Wherever it beats: the other replica hears of it with its next poll.
     assert_eq!(runner.take().await.task_id, task);

@@ -113,6 +113,8 @@ pub fn hosts(runners: &[v1::Runner]) -> Vec<Host> {
                 "lost"
             } else if first.fault.is_some() {
                 "faulty"
+            } else if first.hold.is_some() {
+                "held"
             } else if slots.iter().all(|slot| slot.cordoned) {
                 "cordoned"
             } else if busy == slots.len() {
@@ -120,16 +122,17 @@ pub fn hosts(runners: &[v1::Runner]) -> Vec<Host> {
             } else {
                 "ready"
             };
-            let note = match (&first.fault, cordoned) {
-                (Some(fault), _) => format!("{}: {}", fault.kind.replace('_', " "), fault.detail),
-                (None, Some(slot)) => {
+            let note = match (&first.fault, &first.hold, cordoned) {
+                (Some(fault), ..) => format!("{}: {}", fault.kind.replace('_', " "), fault.detail),
+                (None, Some(hold), _) => hold.message.clone(),
+                (None, None, Some(slot)) => {
                     let reason = match slot.cordon_reason.as_str() {
                         "" => String::new(),
                         reason => format!(", \"{reason}\""),
                     };
                     format!("cordoned by {}{reason}", slot.cordoned_by)
                 }
-                (None, None) => String::new(),
+                (None, None, None) => String::new(),
             };
             Some(Host {
                 name: first.host.clone(),

@@ -279,6 +279,13 @@ fn a_host_is_one_word_the_worst_of_what_is_true_of_it() {
         task_id: i64::from(state == "busy"),
         ..v1::Runner::default()
     };
+    let held = v1::Runner {
+        hold: Some(v1::HostHold {
+            message: "look first".into(),
+            ..v1::HostHold::default()
+        }),
+        ..slot("held", true, None)
+    };
     for (slots, state, note) in [
         (vec![slot("ready", false, None), slot("busy", false, None)], "ready", ""),
         (vec![slot("busy", false, None)], "busy", ""),
@@ -297,6 +304,7 @@ fn a_host_is_one_word_the_worst_of_what_is_true_of_it() {
             "faulty",
             "disk full: 8K",
         ),
+        (vec![held], "held", "look first"),
         (vec![slot("lost", false, None), slot("ready", false, None)], "lost", ""),
         (vec![slot("left", false, None)], "left", ""),
     ] {
