@@ -58,17 +58,34 @@ Without versions: what was changed by hand since the file, or, where nothing was
 change did.
 `job history JOB --versions` lists the versions.
 
+Examples:
+  systole job diff nightly-backup        what was changed by hand, or by the last change
+  systole job diff nightly-backup 1 3    from version 1 to version 3; --from 1 --to 3 is the same
+
 Exit status: 0 the same, 10 there are differences.")]
 pub struct JobDiffArgs {
     /// Name of the job, which may have been deleted
     #[arg(value_name = "JOB", value_parser = word)]
     pub job: String,
+    /// From this version, as --from
+    #[arg(value_name = "FROM", value_parser = version, conflicts_with = "from")]
+    pub older: Option<i64>,
+    /// To this version, as --to
+    #[arg(value_name = "TO", value_parser = version, conflicts_with = "to")]
+    pub newer: Option<i64>,
     /// From this version [default: the file's, or the one before]
     #[arg(long, value_name = "V", value_parser = version)]
     pub from: Option<i64>,
     /// To this version [default: the newest]
     #[arg(long, value_name = "V", value_parser = version)]
     pub to: Option<i64>,
+}
+
+impl JobDiffArgs {
+    /// From and to, however they were given.
+    pub fn versions(&self) -> (Option<i64>, Option<i64>) {
+        (self.older.or(self.from), self.newer.or(self.to))
+    }
 }
 
 #[derive(Debug, Args)]

@@ -212,3 +212,34 @@ fn times_are_told_as_durations_wherever_they_can_be() {
         assert!((3_500_000..=3_600_000).contains(&ahead), "{line:?}: {ahead}");
     }
 }
+
+#[test]
+fn versions_to_compare_are_words_or_options() {
+    let versions = |line: &[&str]| match parse(&[&["job", "diff", "x"][..], line].concat()).map(|cli| cli.command) {
+        Ok(Command::Job(args)) => match args.action {
+            JobAction::Diff(args) => Ok(args.versions()),
+            other => panic!("{other:?}"),
+        },
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err(error),
+    };
+    for (line, expected) in [
+        (&["1"][..], (Some(1), None)),
+        (&["1", "2"], (Some(1), Some(2))),
+        (&["--from", "1", "--to", "2"], (Some(1), Some(2))),
+        (&["1", "--to", "2"], (Some(1), Some(2))),
+        (&["--to", "2"], (None, Some(2))),
+        (&[], (None, None)),
+    ] {
+        assert_eq!(versions(line), Ok(expected), "{line:?}");
+    }
+    for (line, word) in [
+        (&["1", "--from", "2"][..], "--from"),
+        (&["1", "2", "--to", "3"], "--to"),
+        (&["0"], "write 1 or more"),
+        (&["1", "2", "3"], "'3'"),
+    ] {
+        let error = versions(line).expect_err(&format!("{line:?} must be refused"));
+        assert!(error.contains(word), "{line:?}: {error}");
+    }
+}

@@ -77,20 +77,21 @@ fn before(versions: &[v1::JobVersion]) -> Option<usize> {
 pub async fn run(global: &Global, args: &JobDiffArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
     let client = Client::new(global)?;
+    let asked = args.versions();
     // Newest first; also of a job that was deleted.
     let versions = client.job_versions(&args.job, VERSIONS_MAX).await?;
-    let to = match args.to {
+    let to = match asked.1 {
         Some(version) => find(&versions, version)?,
         None => 0,
     };
     let Some(newer) = versions.get(to) else {
         return Err(Failure::unexpected("the scheduler answered without a version"));
     };
-    let file = match (args.from, args.to) {
+    let file = match asked {
         (None, None) => file_of(&client, &args.job).await?,
         _ => None,
     };
-    let older = match (args.from, args.to) {
+    let older = match asked {
         (Some(version), _) => Some(find(&versions, version)?),
         (None, Some(_)) => Some(to + 1),
         (None, None) => before(&versions),
@@ -127,7 +128,7 @@ pub async fn run(global: &Global, args: &JobDiffArgs) -> Result<u8, Failure> {
     if !answer.changes.is_empty() {
         return Ok(exit_code::PLAN_HAS_CHANGES);
     }
-    let of_file = (args.from, args.to) == (None, None) && newer.origin == "code";
+    let of_file = asked == (None, None) && newer.origin == "code";
     match older {
         None if from.is_none() => output.note(&format!("there is nothing before version {}", to.name)),
         Some(older) if of_file && older.origin == "code" => output.note("it is as its file says"),
