@@ -1,5 +1,6 @@
 //! Durations and times as people write and read them.
 
+use crate::trigger::zone::Zone;
 use chrono::{DateTime, Local, NaiveDate, NaiveDateTime, NaiveTime, TimeZone, Utc};
 
 /// Parses a duration with units: `90s`, `1h30m`, `250ms`, `2d`. A bare number is refused, except `0`.
@@ -81,24 +82,52 @@ pub fn exact_duration(ms: u64) -> String {
 /// `now_ms`. Returns milliseconds since the epoch.
 pub fn parse_time(text: &str, now_ms: i64) -> Result<i64, String> {
     let text = text.trim();
-    let bad = || {
-        format!(
-            "{text:?} is not a time; write 2027-01-31T02:30:00+01:00, 2027-01-31 02:30, 2027-01-31, 02:30, -2h or +30m"
-        )
-    };
+    if let Some(ms) = moment(text, now_ms)? {
+        return Ok(ms);
+    }
+    let bad = || no_time(text);
+    let local = local_time(text, today(now_ms).ok_or_else(bad)?).ok_or_else(bad)?;
+    in_ms(text, local)
+}
+
+/// As [`parse_time`], with days and times of day in this zone. One that its clock leaves out is the end of the gap, where a trigger
+/// fires then.
+pub fn parse_time_in(text: &str, now_ms: i64, zone: &Zone) -> Result<i64, String> {
+    let text = text.trim();
+    if let Some(ms) = moment(text, now_ms)? {
+        return Ok(ms);
+    }
+    let bad = || no_time(text);
+    let now = Utc.timestamp_opt(zone.wall(now_ms.div_euclid(1_000)), 0).single();
+    let local = local_time(text, now.ok_or_else(bad)?.date_naive()).ok_or_else(bad)?;
+    zone.instant(local.and_utc().timestamp())
+        .checked_mul(1_000)
+        .ok_or_else(bad)
+}
+
+/// Whether it depends on the zone that it is read in: a day, or a time of day.
+pub fn depends_on_zone(text: &str) -> bool {
+    matches!(moment(text.trim(), 0), Ok(None))
+}
+
+fn no_time(text: &str) -> String {
+    format!("{text:?} is not a time; write 2027-01-31T02:30:00+01:00, 2027-01-31 02:30, 2027-01-31, 02:30, -2h or +30m")
+}
+
+/// What means one moment in each zone: a full time with its offset, or a time relative to `now_ms`.
+fn moment(text: &str, now_ms: i64) -> Result<Option<i64>, String> {
+    let bad = || no_time(text);
     if let Some(back) = text.strip_prefix('-') {
         let ms = parse_duration(back)?;
-        return now_ms.checked_sub_unsigned(ms).ok_or_else(bad);
+        return now_ms.checked_sub_unsigned(ms).ok_or_else(bad).map(Some);
     }
     if let Some(ahead) = text.strip_prefix('+') {
         let ms = parse_duration(ahead)?;
-        return now_ms.checked_add_unsigned(ms).ok_or_else(bad);
+        return now_ms.checked_add_unsigned(ms).ok_or_else(bad).map(Some);
     }
-    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
-        return Ok(time.timestamp_millis());
-    }
-    let local = local_time(text, today(now_ms).ok_or_else(bad)?).ok_or_else(bad)?;
-    in_ms(text, local)
+    Ok(DateTime::parse_from_rfc3339(text)
+        .ok()
+        .map(|time| time.timestamp_millis()))
 }
 
 /// As [`parse_time`], for what lies ahead: a time of day that is over today is that of tomorrow.
@@ -210,6 +239,39 @@ mod tests {
         // Whoever says the day means it.
         assert_eq!(ahead("2027-01-15 06:00"), Ok(noon - 6 * 3_600_000));
         assert_eq!(ahead("-2h"), Ok(noon - 2 * 3_600_000));
+    }
+
+    #[test]
+    fn a_time_is_read_in_a_zone_that_is_named() {
+        let berlin = Zone::parse("Europe/Berlin").expect("zone");
+        // 2027-01-15 23:30 in Berlin is 22:30 in UTC; half an hour later it is another day there.
+        let now = 1_800_052_200_000;
+        for (text, now, expected) in [
+            ("2027-01-15 02:30", now, "2027-01-15T01:30:00.000Z"),
+            ("2027-07-15 02:30", now, "2027-07-15T00:30:00.000Z"),
+            ("02:30", now, "2027-01-15T01:30:00.000Z"),
+            ("02:30", now + 1_800_000, "2027-01-16T01:30:00.000Z"),
+            ("2027-01-15", now, "2027-01-14T23:00:00.000Z"),
+            // It does not exist: 01:00Z is where the clock jumps. It exists twice: the first pass.
+            ("2027-03-28 02:30", now, "2027-03-28T01:00:00.000Z"),
+            ("2027-10-31 02:30", now, "2027-10-31T00:30:00.000Z"),
+            // These say themselves when they are.
+            ("2027-01-15T02:30:00+09:00", now, "2027-01-14T17:30:00.000Z"),
+            ("-30m", now, "2027-01-15T22:00:00.000Z"),
+        ] {
+            let read = parse_time_in(text, now, &berlin).map(format_utc);
+            assert_eq!(read.as_deref(), Ok(expected), "{text}");
+        }
+        assert!(parse_time_in("noon", now, &berlin).is_err());
+        for (text, depends) in [
+            ("02:30", true),
+            ("2027-01-15", true),
+            ("-2h", false),
+            ("+2h", false),
+            ("2027-01-15T02:30:00Z", false),
+        ] {
+            assert_eq!(depends_on_zone(text), depends, "{text}");
+        }
     }
 
     #[test]

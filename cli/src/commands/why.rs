@@ -1,5 +1,6 @@
 //! `systole why`: what a task waits for and who can lift that, or what became of it. Of a job: [`super::job::why`].
 
+use super::job::why::Asked;
 use super::now_ms;
 use crate::args::{Format, Global, Subject, WhyArgs};
 use crate::client::Client;
@@ -12,15 +13,23 @@ use systole_shared::task::TaskState;
 use systole_shared::time::format_duration;
 
 pub async fn run(global: &Global, args: &WhyArgs) -> Result<u8, Failure> {
-    match (&args.subject, args.at) {
-        (Subject::Task(id), None) => task(global, *id).await,
+    let (name, at) = match (&args.subject, &args.at) {
+        (Subject::Task(id), None) if args.zone.is_none() => return task(global, *id).await,
         // With a time it can only be a job.
-        (Subject::Task(id), at) => super::job::why::run(global, &id.to_string(), at).await,
-        (Subject::Job { at: Some(_), .. }, Some(_)) => Err(Failure::usage(
-            "--at: the time is given twice; write it after @ or here",
-        )),
-        (Subject::Job { name, at }, again) => super::job::why::run(global, name, at.or(again)).await,
-    }
+        (Subject::Task(id), at) => (id.to_string(), at.as_ref()),
+        (Subject::Job { at: Some(_), .. }, Some(_)) => {
+            return Err(Failure::usage(
+                "--at: the time is given twice; write it after @ or here",
+            ));
+        }
+        (Subject::Job { name, at }, again) => (name.clone(), at.as_ref().or(again.as_ref())),
+    };
+    let asked = match (at, &args.zone) {
+        (Some(text), zone) => Some(Asked::new(text, zone.as_deref())?),
+        (None, Some(_)) => return Err(Failure::usage("--zone: there is no time to read in it; add --at TIME")),
+        (None, None) => None,
+    };
+    super::job::why::run(global, &name, asked.as_ref()).await
 }
 
 async fn task(global: &Global, id: i64) -> Result<u8, Failure> {

@@ -1,9 +1,10 @@
 //! `systole why JOB`: one of its times in sentences, and how it stands now.
 
 use super::history::{Chain, Line, PAGE, chains, chains_of, id, line, note};
-use super::words::{job_zone, pause, spec_in_zones, trigger_zone, wire_fire};
+use super::words::{job_zone, pause, spec_in_zones, trigger_zone, wire_fire, zone_of};
 use crate::args::{Format, Global};
 use crate::client::Client;
+use crate::commands::cron::machine_zone;
 use crate::commands::why::blocker_lines;
 use crate::commands::{freeze, now_ms};
 use crate::exit_code;
@@ -17,6 +18,7 @@ use systole_proto::v1;
 use systole_shared::job::JobSpec;
 use systole_shared::job::compile::trigger_names;
 use systole_shared::task::TaskState;
+use systole_shared::time::{depends_on_zone, parse_time_in};
 use systole_shared::trigger::calendar::{Calendar, Exclusions};
 use systole_shared::trigger::custom::Registry;
 use systole_shared::trigger::definition::{Environment, TriggerSpec};
@@ -30,6 +32,52 @@ const NEAR_MS: i64 = 36 * 3_600_000;
 const MINUTE_MS: i64 = 60_000;
 /// Fires that are foretold.
 const FIRES: u32 = 3;
+
+/// A time that was asked for.
+#[derive(Debug)]
+pub struct Asked {
+    ms: i64,
+    text: String,
+    zone: Zone,
+}
+
+impl Asked {
+    /// As it was typed, read in the zone with this name, or in that of this machine.
+    pub fn new(text: &str, zone: Option<&str>) -> Result<Self, Failure> {
+        let zone = zone.map_or_else(|| Ok(machine_zone()), Zone::parse)?;
+        let ms = parse_time_in(text, systole_shared::clock::now_ms(), &zone)
+            .map_err(|error| Failure::usage(format!("--at: {error}")))?;
+        Ok(Self {
+            ms,
+            text: text.trim().to_owned(),
+            zone,
+        })
+    }
+
+    /// In which zone it was read, and how to read it in that of the job; nothing where it says itself when it is.
+    fn in_words(&self, spec: &JobSpec) -> Option<String> {
+        if !depends_on_zone(&self.text) {
+            return None;
+        }
+        let said = format!(
+            "{} is read in {}: {}.",
+            self.text,
+            self.zone.name(),
+            wire_fire(&self.zone, time_to_wire(self.ms))
+        );
+        let zones: Vec<Zone> = spec.trigger.iter().map(zone_of).collect();
+        let at = self.ms.div_euclid(1_000);
+        // Zones of other names may have the same clock.
+        let is_there = zones.iter().any(|zone| zone.offset(at) == self.zone.offset(at));
+        match zones.first() {
+            Some(first) if !is_there => Some(format!(
+                "{said} The job is in {0}: --zone {0} reads it there.",
+                first.name()
+            )),
+            _ => Some(said),
+        }
+    }
+}
 
 /// What `why` found out.
 #[derive(Serialize)]
@@ -330,8 +378,9 @@ fn nearest(occurrences: Vec<v1::Occurrence>, at: u64) -> Option<v1::Occurrence> 
 }
 
 /// `job`, now or at one of its times.
-pub async fn run(global: &Global, name: &str, at: Option<i64>) -> Result<u8, Failure> {
+pub async fn run(global: &Global, name: &str, asked: Option<&Asked>) -> Result<u8, Failure> {
     let output = Output::new(global);
+    let at = asked.map(|asked| asked.ms);
     let client = Client::new(global)?;
     let job = client.job(name).await?;
     let spec = spec_in_zones(&job);
@@ -400,7 +449,9 @@ pub async fn run(global: &Global, name: &str, at: Option<i64>) -> Result<u8, Fai
         .await?;
     let resting = resting(&client, &job.running).await?;
     let standing = standing(&job, &spec, &resting, &coming.coming);
-    let (of_task, of_job) = (sentences, standing);
+    let read = asked.and_then(|asked| asked.in_words(&spec));
+    let of_task: Vec<String> = read.into_iter().chain(sentences).collect();
+    let of_job = standing;
     match output.format {
         Format::Json | Format::Jsonl => {
             let answer = Why {

@@ -174,3 +174,38 @@ fn what_holds_a_job_is_said_with_the_command_that_lifts_it() {
         ["It runs: 7. End it: systole cancel 7.".to_owned(), between]
     );
 }
+
+#[test]
+fn a_time_names_the_zone_that_it_was_read_in() {
+    let spec: JobSpec = serde_json::from_value(serde_json::json!({
+        "name": "a",
+        "command": ["x"],
+        "trigger": [{"cron": "30 2 * * *", "zone": "Europe/Berlin"}],
+    }))
+    .expect("a job");
+    let said = |text: &str, zone: &str| Asked::new(text, Some(zone)).expect("a time").in_words(&spec);
+    assert_eq!(
+        said("2026-11-30 02:30", "UTC").expect("a sentence"),
+        "2026-11-30 02:30 is read in UTC: Mon 2026-11-30 02:30 +00:00. \
+         The job is in Europe/Berlin: --zone Europe/Berlin reads it there."
+    );
+    assert_eq!(
+        said("2026-11-30 02:30", "europe/berlin").expect("a sentence"),
+        "2026-11-30 02:30 is read in Europe/Berlin: Mon 2026-11-30 02:30 +01:00."
+    );
+    assert!(
+        !said("2026-11-30 02:30", "Europe/Paris")
+            .expect("a sentence")
+            .contains("--zone")
+    );
+    // These say themselves when they are.
+    assert_eq!(said("2026-11-30T02:30:00Z", "UTC"), None);
+    assert_eq!(said("-2h", "UTC"), None);
+    let bare = Asked::new("2026-11-30", Some("UTC")).expect("a time");
+    assert_eq!(
+        bare.in_words(&JobSpec::default()).expect("a sentence"),
+        "2026-11-30 is read in UTC: Mon 2026-11-30 00:00 +00:00."
+    );
+    let wrong = Asked::new("02:30", Some("Europe/Berlinn")).expect_err("refused");
+    assert!(wrong.message.contains("Europe/Berlin\"?"), "{wrong}");
+}
