@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use systole_shared::near::did_you_mean;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contexts {
@@ -81,7 +82,8 @@ impl Contexts {
                 [] => "none is there; make one with `systole context add NAME --url URL`".to_owned(),
                 names => format!("there are {}", names.join(", ")),
             };
-            Failure::usage(format!("no context {name:?} is known: {known}"))
+            let meant = did_you_mean(name, names.iter().copied());
+            Failure::usage(format!("no context {name:?} is known; {meant}{known}"))
         })
     }
 }
@@ -160,7 +162,7 @@ mod tests {
                 .get("pord")
                 .expect_err("none")
                 .message
-                .contains("there are prod")
+                .contains("did you mean \"prod\"? there are prod")
         );
         std::fs::write(&path, "{").expect("written");
         assert_eq!(Contexts::load(&path).expect_err("bad").exit, 2);

@@ -13,6 +13,7 @@ pub mod job;
 pub mod json;
 pub mod limits;
 pub mod locale;
+pub mod near;
 pub mod policy;
 pub mod secret;
 pub mod task;

@@ -17,6 +17,7 @@ use systole_shared::clock::now_ms;
 use systole_shared::job::definition::canonical;
 use systole_shared::job::write;
 use systole_shared::limits::ICS_BYTES_MAX;
+use systole_shared::near::did_you_mean;
 use systole_shared::time::format_utc;
 use systole_shared::trigger::calendar::{Calendar, CalendarSpec, Exclusions};
 use systole_shared::trigger::zone::Zone;
@@ -131,11 +132,17 @@ fn coming(calendar: &Exclusions, zone: &Zone, now_ms: i64) -> Vec<Stretch> {
 
 async fn show(global: &Global, args: &CalendarShowArgs) -> Result<u8, Failure> {
     let output = Output::new(global);
-    let found = Client::new(global)?.calendars(vec![args.name.clone()]).await?;
+    let client = Client::new(global)?;
+    let found = client.calendars(vec![args.name.clone()]).await?;
     let Some(calendar) = found.into_iter().next() else {
+        let known = client.calendars(Vec::new()).await?;
+        let meant = did_you_mean(&args.name, known.iter().map(|calendar| calendar.name.as_str()));
         return Err(Failure::new(
             exit_code::NOT_FOUND,
-            format!("there is no calendar {:?}; `systole calendar ls` lists them", args.name),
+            format!(
+                "there is no calendar {:?}; {meant}`systole calendar ls` lists them",
+                args.name
+            ),
         ));
     };
     let spec: CalendarSpec = serde_json::from_str(&calendar.json).unwrap_or_default();

@@ -1,7 +1,11 @@
 //! Runners as people see them.
 
+use super::Refusal;
+use crate::context::FleetView;
 use crate::store::read::RunnerRow;
+use systole_shared::error::Code;
 use systole_shared::id::RunnerId;
+use systole_shared::near::did_you_mean;
 use systole_shared::policy::lane::Labels;
 use systole_shared::policy::why::{Cordon, Fault, RunnerView};
 
@@ -70,5 +74,60 @@ pub fn view(row: &RunnerRow, lost_after_ms: i64) -> RunnerView {
             since_ms: row.fault_at_ms,
         }),
         busy: row.task_id.map(|task| (task, row.busy_since_ms.unwrap_or(row.now_ms))),
+    }
+}
+
+/// That there is no host, or none with that slot, as it was typed in `field`; with the one that was meant, perhaps.
+pub fn no_such_host(fleet: &FleetView, runner: &str, field: &str) -> Refusal {
+    let (host, what) = match runner.split_once('/') {
+        Some((host, _)) => (host, "runner"),
+        None => (runner, "host"),
+    };
+    let meant = did_you_mean(host, fleet.runners.iter().map(|known| known.id.host.as_str()));
+    Refusal {
+        code: Code::RunnerNotFound,
+        message: format!("there is no {what} {runner:?}; {meant}`systole runners` lists them"),
+        field: field.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_is_not_there_is_told_the_one_that_was_meant() {
+        let slot = |host: &str, slot| RunnerView {
+            id: RunnerId::new(host, slot),
+            queues: vec![],
+            labels: Labels::default(),
+            live: true,
+            left: false,
+            seen_ms: 0,
+            cordon: None,
+            fault: None,
+            busy: None,
+        };
+        let fleet = FleetView {
+            runners: vec![slot("db-01", 0), slot("db-01", 1), slot("web", 0)],
+            ..FleetView::default()
+        };
+        for (runner, said) in [
+            (
+                "db01",
+                "there is no host \"db01\"; did you mean \"db-01\"? `systole runners` lists them",
+            ),
+            (
+                "db01/1",
+                "there is no runner \"db01/1\"; did you mean \"db-01\"? `systole runners` lists them",
+            ),
+            (
+                "db-01/7",
+                "there is no runner \"db-01/7\"; `systole runners` lists them",
+            ),
+            ("x", "there is no host \"x\"; `systole runners` lists them"),
+        ] {
+            assert_eq!(no_such_host(&fleet, runner, "runners").message, said);
+        }
     }
 }

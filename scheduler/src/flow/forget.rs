@@ -1,5 +1,6 @@
 //! Forgetting a host that is gone. A person's word that it is dead is worth more than any silence: what it held ends at once.
 
+use super::fleet::no_such_host;
 use super::{Refusal, after_end};
 use crate::context::Context;
 use crate::store::audit::audit_with;
@@ -61,10 +62,10 @@ pub async fn forget(ctx: &Context, order: ForgetOrder) -> Result<Forgotten, Refu
         .await?;
     let host = &order.host;
     match step {
-        Step::Unknown => Err(refuse(
-            Code::RunnerNotFound,
-            format!("no host {host} is known. See `systole runners ls`"),
-        )),
+        Step::Unknown => {
+            let known = ctx.fleet.view(&ctx.db, ctx.lost_after_ms()).await?;
+            Err(no_such_host(&known, host, "host"))
+        }
         Step::Beats { age_ms } => Err(refuse(
             Code::HostInUse,
             format!(

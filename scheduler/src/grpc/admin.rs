@@ -169,11 +169,10 @@ impl Admin {
                 u32::try_from(changed).unwrap_or(u32::MAX),
                 until_ms.filter(|_| changed > 0).map_or(0, time_to_wire),
             )),
-            Cordoned::Unknown => Err(Refusal {
-                code: Code::RunnerNotFound,
-                message: format!("no runner {runner} is known. See `systole runners ls`"),
-                field: "runners".into(),
-            }),
+            Cordoned::Unknown => {
+                let known = self.ctx.fleet.view(&self.ctx.db, self.ctx.lost_after_ms()).await?;
+                Err(fleet::no_such_host(&known, runner, "runners"))
+            }
             Cordoned::BadTime { now_ms } => Err(Refusal {
                 code: Code::InvalidField,
                 message: format!(

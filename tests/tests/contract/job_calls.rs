@@ -10,6 +10,7 @@ use systole_tests::{SimRunner, TestDb, on_both_databases};
 
 on_both_databases!(
     runs_are_found_by_what_is_known_of_them,
+    a_job_that_is_not_there_is_told_with_the_one_that_was_meant,
     paging_out_of_range_is_refused,
     a_trigger_in_error_that_is_reset_loses_no_slot,
     the_default_zone_is_stored_with_what_is_applied,
@@ -133,6 +134,28 @@ async fn runs_are_found_by_what_is_known_of_them(db: TestDb) {
     };
     let refused = replica.jobs().runs(missing).await.expect_err("no such job");
     assert_eq!(refused.code(), tonic::Code::NotFound);
+    replica.stop().await;
+}
+
+async fn a_job_that_is_not_there_is_told_with_the_one_that_was_meant(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    put(&replica, job("nightly-backup", &json!({}))).await;
+    let meant = "did you mean \"nightly-backup\"? ";
+    for (typed, meant) in [("nigthly-backup", meant), ("ightly-backup", meant), ("invoices", "")] {
+        let expected = format!("there is no job {typed:?}; {meant}`systole job ls` lists them");
+        let trigger = v1::TriggerJobRequest {
+            job: typed.into(),
+            ..v1::TriggerJobRequest::default()
+        };
+        let refused = replica.jobs().trigger(trigger).await.expect_err("no such job");
+        assert!(refused.message().contains(&expected), "{refused}");
+        let next = v1::NextRequest {
+            job: typed.into(),
+            ..v1::NextRequest::default()
+        };
+        let refused = replica.jobs().next(next).await.expect_err("no such job");
+        assert!(refused.message().contains(&expected), "{refused}");
+    }
     replica.stop().await;
 }
 

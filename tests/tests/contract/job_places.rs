@@ -268,7 +268,7 @@ async fn a_host_that_is_forgotten_as_dead_frees_the_places_of_its_jobs(db: TestD
         .remove(remove(true))
         .await
         .expect_err("nothing is left of it");
-    assert!(again.message().contains("no host h is known"), "{again}");
+    assert!(again.message().contains("there is no host \"h\""), "{again}");
     replica.stop().await;
 }
 

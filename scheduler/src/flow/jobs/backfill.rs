@@ -1,6 +1,6 @@
 //! Backfills: fires that did not happen are made up, with their scheduled time unchanged, so many beside each other as is asked.
 
-use super::{Refusal, no_such_job, no_such_trigger};
+use super::{Refusal, no_such_trigger, unknown_job};
 use crate::context::Context;
 use crate::store::audit::{audit, audit_with};
 use crate::store::finish::Ended;
@@ -115,7 +115,7 @@ async fn transact(tx: &mut Tx, ask: &Ask) -> Result<Result<Made, Refusal>, Store
         return Ok(Ok(made_before(tx, id).await?));
     }
     let Some(job) = store::by_name(tx, &[&ask.job]).await?.pop() else {
-        return Ok(Err(no_such_job(&ask.job)));
+        return Ok(Err(unknown_job(tx, &ask.job).await?));
     };
     // Whoever fires, edits or fills meanwhile waits.
     let rows = if ask.dry_run {

@@ -2,7 +2,7 @@
 //! transaction, so that nothing of a deleted job is left to start.
 
 use super::apply::unexpected;
-use super::{Refusal, no_such_job};
+use super::{Refusal, no_such_job, unknown_job};
 use crate::context::Context;
 use crate::store::audit::audit;
 use crate::store::finish::{self, End, Ended};
@@ -36,7 +36,7 @@ async fn transact(
     reason: &str,
 ) -> Result<Result<Ended, Refusal>, StoreError> {
     let Some(job) = store::by_name(tx, &[name]).await?.pop() else {
-        return Ok(Err(no_such_job(name)));
+        return Ok(Err(unknown_job(tx, name).await?));
     };
     let rows = triggers::lock_of_jobs(tx, &[job.id]).await?;
     let places = Places::lock(tx, &[job.id], &BTreeSet::new()).await?;

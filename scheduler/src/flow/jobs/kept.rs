@@ -15,6 +15,7 @@ use systole_shared::error::{Code, Invalid};
 use systole_shared::job::Group;
 use systole_shared::job::definition::canonical;
 use systole_shared::limits::{CONCURRENT_MAX, ICS_BYTES_MAX};
+use systole_shared::near::did_you_mean;
 use systole_shared::policy::pause::{due_ms, held};
 use systole_shared::task::spec::check_word;
 use systole_shared::trigger::calendar::CalendarSpec;
@@ -331,13 +332,15 @@ async fn delete_unused(
     let users = match what {
         What::Calendar => {
             if kept::lock_calendars(tx, &[name]).await?.is_empty() {
-                return Ok(Err(no_such(what, name)));
+                let known = kept::calendars(tx).await?;
+                return Ok(Err(no_such(what, name, known.iter().map(|row| row.name.as_str()))));
             }
             users_of_calendars(tx).await?.remove(name).unwrap_or_default()
         }
         What::Group => {
             if kept::lock_groups(tx, &[name.to_owned()]).await?.is_empty() {
-                return Ok(Err(no_such(what, name)));
+                let known = kept::groups(tx).await?;
+                return Ok(Err(no_such(what, name, known.iter().map(|row| row.name.as_str()))));
             }
             let resource = slots::group_resource(name);
             let runs = slots::taken(tx, &[&resource]).await?;
@@ -361,10 +364,13 @@ async fn delete_unused(
     Ok(Ok(()))
 }
 
-fn no_such(what: What, name: &str) -> Refusal {
+/// `known`: names of which one may be meant.
+fn no_such<'a>(what: What, name: &str, known: impl Iterator<Item = &'a str>) -> Refusal {
+    let (word, meant) = (what.name(), did_you_mean(name, known));
+    let list = word.replace(' ', "-");
     Refusal {
         code: Code::NamedNotFound,
-        message: format!("there is no {} {name:?}", what.name()),
+        message: format!("there is no {word} {name:?}; {meant}`systole {list} ls` lists them"),
         field: "name".into(),
     }
 }

@@ -22,6 +22,7 @@ pub mod start;
 pub mod view;
 
 use super::Refusal;
+use crate::context::Context;
 use crate::store::jobs::slots::LostSlot;
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::{self as store, JobRow};
@@ -30,6 +31,7 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use systole_shared::error::Code;
+use systole_shared::near::did_you_mean;
 
 /// What a replica remembers of jobs: hints, whose loss costs the time until the next sweep.
 #[derive(Debug, Default)]
@@ -47,11 +49,34 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub fn no_such_job(name: &str) -> Refusal {
+    without_job(name, &[])
+}
+
+/// `known`: names of which one may be meant.
+fn without_job(name: &str, known: &[String]) -> Refusal {
+    let meant = did_you_mean(name, known.iter().map(String::as_str));
     Refusal {
         code: Code::JobNotFound,
-        message: format!("there is no job {name:?}; `systole job ls` lists them"),
+        message: format!("there is no job {name:?}; {meant}`systole job ls` lists them"),
         field: "name".into(),
     }
+}
+
+/// As [`no_such_job`], with the name that was meant, perhaps.
+async fn unknown_job(tx: &mut Tx, name: &str) -> Result<Refusal, StoreError> {
+    Ok(without_job(name, &store::names_like(tx, name).await?))
+}
+
+/// As [`unknown_job`], outside of a transaction.
+async fn unknown(ctx: &Context, name: &str) -> Result<Refusal, Refusal> {
+    let key = name.to_owned();
+    Ok(ctx
+        .db
+        .read("job_names", move |tx| {
+            let name = key.clone();
+            Box::pin(async move { unknown_job(tx, &name).await })
+        })
+        .await?)
 }
 
 /// `JOB`, or `JOB/TRIGGER`.
@@ -69,7 +94,7 @@ async fn lock_with_triggers(
     trigger: Option<&str>,
 ) -> Result<Result<(JobRow, Vec<TriggerRow>), Refusal>, StoreError> {
     let Some(found) = store::by_name(tx, &[name]).await?.pop() else {
-        return Ok(Err(no_such_job(name)));
+        return Ok(Err(unknown_job(tx, name).await?));
     };
     let rows = triggers::lock_of_jobs(tx, &[found.id]).await?;
     let Some(job) = store::lock(tx, &[found.id]).await?.pop() else {

@@ -2,15 +2,15 @@
 
 use super::apply::Coming;
 use super::view::freezes_over;
-use super::{Refusal, no_such_job};
+use super::{Refusal, unknown};
 use crate::context::Context;
+use crate::flow::fleet::no_such_host;
 use crate::store::freeze;
 use crate::store::jobs::triggers::{self, TriggerRow};
 use crate::store::jobs::{self as store, JobRow, ListFilter, compiled, settle};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
-use systole_shared::error::Code;
 use systole_shared::id::Target;
 use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::lane::serves;
@@ -36,11 +36,7 @@ impl Host {
             .cloned()
             .collect();
         if slots.is_empty() {
-            return Err(Refusal {
-                code: Code::RunnerNotFound,
-                message: format!("there is no host {name:?}; `systole runners` lists them"),
-                field: "runner".into(),
-            });
+            return Err(no_such_host(&view, &name, "runner"));
         }
         Ok(Self { name, slots })
     }
@@ -100,7 +96,7 @@ pub async fn next(
     if let Some(job) = job
         && jobs.is_empty()
     {
-        return Err(no_such_job(&job));
+        return Err(unknown(ctx, &job).await?);
     }
     let until = until_ms.unwrap_or(now + 24 * 3_600_000);
     // Where they are pinned to, for a host that is asked about.

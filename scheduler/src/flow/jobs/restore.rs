@@ -1,7 +1,7 @@
 //! Giving up a change: back to what the file says, or to an older version.
 
 use super::apply::{self, Definition, Manner, Outcome};
-use super::{Refusal, no_such_job};
+use super::{Refusal, unknown};
 use crate::context::Context;
 use crate::store::jobs as store;
 use systole_shared::error::Code;
@@ -77,7 +77,7 @@ pub async fn restore(ctx: &Context, name: &str, ask: &Ask) -> Result<Outcome, Re
                 ),
             ));
         }
-        (None, None, None) => return Err(no_such_job(name)),
+        (None, None, None) => return Err(unknown(ctx, name).await?),
     };
     // What was read must not be written over a change that somebody makes in this moment.
     let seen = found.job.as_ref().map_or(-1, |job| job.version);

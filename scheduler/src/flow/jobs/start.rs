@@ -1,6 +1,6 @@
 //! A run that somebody asks for. It follows the policy of its job like every other one; a pause does not hold it back.
 
-use super::{Refusal, no_such_job, no_such_trigger};
+use super::{Refusal, no_such_job, no_such_trigger, unknown_job};
 use crate::context::Context;
 use crate::store::audit::audit;
 use crate::store::finish::Ended;
@@ -83,7 +83,7 @@ async fn transact(
     ended: &mut Ended,
 ) -> Result<Result<Started, Refusal>, StoreError> {
     let Some(found) = store::by_name(tx, &[&ask.job]).await?.pop() else {
-        return Ok(Err(no_such_job(&ask.job)));
+        return Ok(Err(unknown_job(tx, &ask.job).await?));
     };
     if !ask.key.is_empty()
         && let Some(task_id) = submit::known_key(tx, &run_key(ask)).await?

@@ -1,6 +1,6 @@
 //! What is shown of jobs: their state, their versions, their runs and their ledger.
 
-use super::{Refusal, no_such_job};
+use super::{Refusal, no_such_job, unknown};
 use crate::context::{Context, FleetView};
 use crate::store::audit::AuditFilter;
 use crate::store::jobs::ledger::{self, OccurrenceFilter, OccurrenceRow};
@@ -174,18 +174,19 @@ async fn missing(ctx: &Context, name: &str) -> Result<Refusal, Refusal> {
         ..AuditFilter::default()
     };
     let (rows, _) = ctx.db.audit(filter, 1).await?;
+    let Some(row) = rows.first() else {
+        return unknown(ctx, name).await;
+    };
+    let reason = match row.reason.as_str() {
+        "" => String::new(),
+        reason => format!(", {reason:?}"),
+    };
     let mut refusal = no_such_job(name);
-    if let Some(row) = rows.first() {
-        let reason = match row.reason.as_str() {
-            "" => String::new(),
-            reason => format!(", {reason:?}"),
-        };
-        refusal.message = format!(
-            "there is no job {name:?}: {} deleted it {}{reason}; systole job history {name} --versions lists what it was",
-            row.actor,
-            format_utc(row.at_ms)
-        );
-    }
+    refusal.message = format!(
+        "there is no job {name:?}: {} deleted it {}{reason}; systole job history {name} --versions lists what it was",
+        row.actor,
+        format_utc(row.at_ms)
+    );
     Ok(refusal)
 }
 
@@ -212,7 +213,7 @@ pub async fn versions(ctx: &Context, name: &str, limit: i64) -> Result<Vec<Versi
         })
         .await?;
     if rows.is_empty() {
-        return Err(no_such_job(name));
+        return Err(unknown(ctx, name).await?);
     }
     Ok(rows)
 }
@@ -237,7 +238,10 @@ pub async fn occurrences(
             })
         })
         .await?;
-    rows.ok_or_else(|| no_such_job(job))
+    match rows {
+        Some(rows) => Ok(rows),
+        None => Err(unknown(ctx, job).await?),
+    }
 }
 
 /// By scheduled time, newest first.
@@ -255,7 +259,10 @@ pub async fn runs(ctx: &Context, query: RunQuery) -> Result<Vec<RunRow>, Refusal
             })
         })
         .await?;
-    rows.ok_or_else(|| no_such_job(&name))
+    match rows {
+        Some(rows) => Ok(rows),
+        None => Err(unknown(ctx, &name).await?),
+    }
 }
 
 pub async fn count_runs(ctx: &Context, query: RunQuery) -> Result<u64, Refusal> {
@@ -272,5 +279,8 @@ pub async fn count_runs(ctx: &Context, query: RunQuery) -> Result<u64, Refusal> 
             })
         })
         .await?;
-    count.ok_or_else(|| no_such_job(&name))
+    match count {
+        Some(count) => Ok(count),
+        None => Err(unknown(ctx, &name).await?),
+    }
 }

@@ -21,6 +21,7 @@ use systole_shared::alarm::message::{Message, message};
 use systole_shared::alarm::{Kind, Notice};
 use systole_shared::error::Code;
 use systole_shared::limits::ALARM_TRIES_MAX;
+use systole_shared::near::did_you_mean;
 
 /// Longest wait of somebody who tries a channel.
 const TEST_MAX: Duration = Duration::from_secs(15);
@@ -152,10 +153,11 @@ pub async fn test(ctx: &Context, name: &str) -> Result<Result<(), String>, Refus
     let notifier = &ctx.notifier;
     let Some(channel) = notifier.channels.get(name) else {
         let known = notifier.channels.names();
+        let meant = did_you_mean(name, known.iter().map(String::as_str));
         let known = if known.is_empty() {
             "it has none: start it with --alarms FILE".to_owned()
         } else {
-            format!("it has {}", known.join(", "))
+            format!("{meant}it has {}", known.join(", "))
         };
         return Err(Refusal {
             code: Code::ChannelNotFound,

@@ -125,7 +125,15 @@ static END_JOB_PAUSES: Sql = Sql::new(
        AND NOT EXISTS (SELECT 1 FROM job_trigger AS t WHERE t.job_id = job.id AND t.phase = 'waiting' AND t.next_ms <= job.paused_until_ms)",
 );
 
+/// Names that may be meant by one that is not there. People mistype the first letter least.
+static JOB_NAMES: Sql = Sql::new(
+    "job_names",
+    "SELECT name FROM job \
+     ORDER BY CASE WHEN substr(name, 1, 1) = substr(CAST($1 AS TEXT), 1, 1) THEN 0 ELSE 1 END, name LIMIT 1000",
+);
+
 pub static STATEMENTS: &[&Sql] = &[
+    &JOB_NAMES,
     &JOBS_BY_NAME,
     &LOCK_JOBS_BY_NAME,
     &JOBS_BY_ID,
@@ -255,12 +263,23 @@ struct OnlyId {
 }
 
 #[derive(sqlx::FromRow)]
+struct OnlyName {
+    name: String,
+}
+
+#[derive(sqlx::FromRow)]
 struct Count {
     n: i64,
 }
 
 pub(super) fn names_json(names: &[&str]) -> Result<super::db::Arg, StoreError> {
     batch(&names.iter().map(|&name| NameJson { name }).collect::<Vec<_>>())
+}
+
+/// At most 1,000 names of jobs, those first that begin as this one does.
+pub async fn names_like(tx: &mut Tx, name: &str) -> Result<Vec<String>, StoreError> {
+    let rows: Vec<OnlyName> = tx.all(&JOB_NAMES, vec![name.into()]).await?;
+    Ok(rows.into_iter().map(|row| row.name).collect())
 }
 
 pub async fn by_name(tx: &mut Tx, names: &[&str]) -> Result<Vec<JobRow>, StoreError> {

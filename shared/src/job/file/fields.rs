@@ -26,13 +26,11 @@ impl Found {
     }
 }
 
-/// How much two words must be alike for one to be meant by the other.
+/// How much a word must be like one of a few for that to be meant.
 const LIKENESS_MIN: f64 = 0.8;
 
 fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let likeness = |known: &&'a str| (strsim::jaro_winkler(&word.to_lowercase(), known), *known);
-    let best = known.iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0))?;
-    (best.0 >= LIKENESS_MIN).then_some(best.1)
+    crate::near::nearest(word, known.iter().copied(), LIKENESS_MIN)
 }
 
 /// What to say of a key that is none of these.
