@@ -66,22 +66,33 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
     lines.extend(fires(status));
     match status.ended_badly.as_slice() {
         [] => lines.push("failed    nothing".into()),
-        ends => lines.extend(ends.iter().map(|ends| {
-            format!(
-                "failed    {}  {}  (newest: {})",
-                ends.count,
-                text::clean(&ends.kind).replace('_', " "),
-                ends.newest_id
-            )
-        })),
+        ends => lines.extend(ends.iter().map(failed)),
     }
-    if status.attention.is_empty() {
-        lines.push("nothing needs a person".into());
-    } else {
-        lines.push("needs a person:".into());
-        lines.extend(status.attention.iter().map(|line| format!("  * {}", text::clean(line))));
+    match (status.attention.as_slice(), status.ended_badly.as_slice()) {
+        ([], []) => lines.push("nothing needs a person".into()),
+        // They were told to whom it concerns, as far as their jobs have alarms: alone they are no status 1.
+        ([], _) => lines.push("nothing needs a person but what failed".into()),
+        (attention, _) => {
+            lines.push("needs a person:".into());
+            lines.extend(attention.iter().map(|line| format!("  * {}", text::clean(line))));
+        }
     }
     lines
+}
+
+/// What ended badly in one way, and the commands that show it.
+fn failed(ends: &v1::BadEnds) -> String {
+    let state = match ends.kind.as_str() {
+        "skipped" => "skipped",
+        _ => "failed",
+    };
+    let newest = format!("systole why {}", ends.newest_id);
+    let shown = match ends.count {
+        1 => newest,
+        _ => format!("all: systole ls --state {state}; the newest: {newest}"),
+    };
+    let kind = text::clean(&ends.kind).replace('_', " ");
+    format!("failed    {}  {kind}  ({shown})", ends.count)
 }
 
 /// What it is, how long commits take, and how far its copies are behind.
@@ -204,8 +215,8 @@ mod tests {
             "3 queued",
             "1 ready",
             "1 lost",
-            "2  exit code  (newest: 9)",
-            "nothing needs a person",
+            "2  exit code  (all: systole ls --state failed; the newest: systole why 9)",
+            "nothing needs a person but what failed",
             "frozen    nothing",
         ] {
             assert!(calm.contains(part), "{part}: {calm}");
@@ -220,6 +231,12 @@ mod tests {
             frozen.contains("frozen    everything, by ann") && frozen.contains("systole resume --all"),
             "{frozen}"
         );
+        let one = v1::BadEnds {
+            kind: "skipped".into(),
+            count: 1,
+            newest_id: 7,
+        };
+        assert_eq!(failed(&one), "failed    1  skipped  (systole why 7)");
         status.attention.push("host a\x1b is lost".into());
         let loud = screen(&status);
         assert_eq!(loud[loud.len() - 2..], ["needs a person:", "  * host a^[ is lost"]);
