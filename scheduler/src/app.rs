@@ -17,6 +17,7 @@ use crate::wake::Wake;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use systole_shared::trigger::zone::Zone;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -25,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 /// Transactions of beats that run at once. SQLite has one writer.
 const BEAT_WORKERS_POSTGRES: usize = 2;
 const SUBMIT_WORKERS_POSTGRES: usize = 2;
+/// A database that does not answer keeps no replica from its end for longer.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Why a replica does not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -171,6 +174,7 @@ async fn context(
         withheld: crate::context::Withheld::default(),
         draining: CancellationToken::new(),
         closed: CancellationToken::new(),
+        left: CancellationToken::new(),
         newest_task_id: db.newest_task_id().await?.into(),
         config,
         db,
@@ -285,6 +289,8 @@ async fn run(
     stop.cancel();
     serving.await;
     ctx.closed.cancel();
+    // Else its row is seen to be old, which takes a while.
+    let _ = tokio::time::timeout(LEAVE_MAX, ctx.left.cancelled()).await;
     tracing::info!("stopped");
 }
 
@@ -367,7 +373,6 @@ fn describe(db: &Db, version: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn refused(change: impl FnOnce(&mut Config)) -> String {
         let mut config = Config::new("sqlite:x", "127.0.0.1:0".parse().expect("valid"), "x".into());

@@ -65,6 +65,8 @@ pub struct Context {
     pub draining: CancellationToken,
     /// The last call has been answered: workers end.
     pub closed: CancellationToken,
+    /// It says no more that it is there.
+    pub left: CancellationToken,
     /// Highest task id known.
     pub newest_task_id: AtomicI64,
 }

@@ -58,9 +58,14 @@ pub async fn pulse(ctx: Arc<Context>) {
             Err(error) => tracing::warn!(%error, "pulse"),
         }
         if !super::pause(&ctx, ctx.config.timing.poll).await {
-            return;
+            break;
         }
     }
+    // By the one who writes the row, so that no write of it comes after.
+    if let Err(error) = ctx.db.leave(ctx.replica.clone()).await {
+        tracing::debug!(%error, "this replica is shown for a while yet");
+    }
+    ctx.left.cancel();
 }
 
 /// Looks at everything that a notification may have told.

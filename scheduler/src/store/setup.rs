@@ -27,6 +27,8 @@ static TICK: Sql = Sql::new(
      ON CONFLICT (name) DO UPDATE SET version = excluded.version, seen_ms = excluded.seen_ms RETURNING {now} AS now_ms",
 );
 
+static LEAVE: Sql = Sql::new("leave", "DELETE FROM replica WHERE name = $1");
+
 #[derive(sqlx::FromRow)]
 struct Value {
     value: String,
@@ -144,7 +146,16 @@ impl Db {
         })
         .await
     }
+
+    /// A replica that ends is no longer there.
+    pub async fn leave(&self, replica: String) -> Result<(), StoreError> {
+        self.write("leave", Class::Beats, move |tx| {
+            let args = vec![replica.clone().into()];
+            Box::pin(async move { tx.exec(&LEAVE, args).await.map(drop) })
+        })
+        .await
+    }
 }
 
 /// For the test that prepares every statement.
-pub static STATEMENTS: &[&Sql] = &[&PUT_SETTING, &REPLACE_SETTING, &GET_SETTING, &NOW, &TICK];
+pub static STATEMENTS: &[&Sql] = &[&PUT_SETTING, &REPLACE_SETTING, &GET_SETTING, &NOW, &TICK, &LEAVE];

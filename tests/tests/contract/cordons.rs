@@ -14,6 +14,7 @@ on_both_databases!(
     a_host_that_beats_is_not_forgotten,
     the_tasks_of_a_host_that_is_said_to_be_dead_end_as_lost,
     the_status_counts_and_names_what_needs_a_person,
+    a_replica_that_stopped_in_order_is_not_shown,
 );
 
 const DAY_MS: u64 = 86_400_000;
@@ -299,4 +300,30 @@ async fn the_status_counts_and_names_what_needs_a_person(db: TestDb) {
     let now = status(0).await;
     assert_eq!(now.attention.len(), 1, "{:?}", now.attention);
     replica.stop().await;
+}
+
+async fn a_replica_that_stopped_in_order_is_not_shown(db: TestDb) {
+    let shown = |replica: &Replica| {
+        let mut cluster = replica.cluster();
+        async move {
+            let status = cluster.status(v1::StatusRequest::default()).await.expect("status");
+            let replicas = status.into_inner().replicas.into_iter();
+            replicas.map(|replica| replica.name).collect::<Vec<String>>()
+        }
+    };
+    let name = |replica: &Replica| replica.running.context.replica.clone();
+    let first = patient(&db).await;
+    until("the first has written its row", || async {
+        (shown(&first).await == [name(&first)]).then_some(())
+    })
+    .await;
+    first.stop().await;
+    let second = patient(&db).await;
+    let all = until("the second has written its row", || async {
+        let all = shown(&second).await;
+        all.contains(&name(&second)).then_some(all)
+    })
+    .await;
+    assert_eq!(all, [name(&second)]);
+    second.stop().await;
 }
