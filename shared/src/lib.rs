@@ -14,6 +14,7 @@ pub mod json;
 pub mod limits;
 pub mod locale;
 pub mod near;
+pub mod plural;
 pub mod policy;
 pub mod secret;
 pub mod task;

@@ -575,7 +575,7 @@ fn a_task_that_waits_says_why() {
     system.until(&busy, &["RUNNING"]);
     let waiting = system.submit(&["--", "true"]);
     until("show says why", || {
-        system.say(&["show", &waiting]).stdout.contains("1 of 1 slots busy")
+        system.say(&["show", &waiting]).stdout.contains("1 of 1 slot busy")
     });
     system.say(&["cancel", &gpu, &busy]);
     system.until(&waiting, &["FINISHED"]);

@@ -121,7 +121,7 @@ fn a_broadcast_runs_once_on_each_machine_and_names_those_it_could_not() {
         assert!(
             shown
                 .stdout
-                .contains("2 of 3 members ended with exit code 0; 1 of 3 were skipped: c"),
+                .contains("2 of 3 members ended with exit code 0; 1 of 3 was skipped: c"),
             "{shown:?}"
         );
     }

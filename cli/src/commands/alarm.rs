@@ -94,7 +94,8 @@ async fn list(client: &Client, output: &Output, args: &AlarmLsArgs) -> Result<u8
 fn row(alarm: &v1::JobAlarm) -> Vec<Text> {
     let state = match (alarm.state.as_str(), alarm.tries) {
         ("failed", _) if !alarm.acknowledged_by.is_empty() => format!("failed, known to {}", alarm.acknowledged_by),
-        ("pending" | "failed", tries @ 1..) => format!("{}, {tries} tries", alarm.state),
+        ("pending" | "failed", 1) => format!("{}, 1 try", alarm.state),
+        ("pending" | "failed", tries @ 2..) => format!("{}, {tries} tries", alarm.state),
         (state, _) => state.to_owned(),
     };
     vec![

@@ -11,6 +11,7 @@ use serde::Serialize;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use systole_proto::convert::{state_to_wire, time_to_wire};
 use systole_proto::v1;
+use systole_shared::plural::counted;
 use systole_shared::task::TaskState;
 use systole_shared::time::format_utc;
 use systole_shared::trigger::zone::Zone;
@@ -158,10 +159,7 @@ async fn make(client: &Client, output: &Output, args: &BackfillRunArgs) -> Resul
 }
 
 fn fires(count: u64) -> String {
-    match count {
-        1 => "1 fire".into(),
-        n => format!("{n} fires"),
-    }
+    counted(count, "fire")
 }
 
 /// The plan in sentences.
@@ -192,16 +190,19 @@ fn sentences(args: &BackfillRunArgs, plan: &v1::BackfillResponse) -> Vec<String>
             plan.unknown
         ));
     }
+    let are = |count: u64| if count == 1 { "is" } else { "are" };
     if plan.fired > 0 {
         lines.push(format!(
-            "{} fired and are left out (systole rerun runs tasks again)",
-            plan.fired
+            "{} fired and {} left out (systole rerun runs tasks again)",
+            plan.fired,
+            are(plan.fired)
         ));
     }
     if plan.pending > 0 {
         lines.push(format!(
-            "{} are in the hands of another backfill (systole backfill ls)",
-            plan.pending
+            "{} {} in the hands of another backfill (systole backfill ls)",
+            plan.pending,
+            are(plan.pending)
         ));
     }
     if plan.judged_ms != 0 {
@@ -462,7 +463,14 @@ mod tests {
         assert_eq!((many.len(), many[4].as_str()), (5, "  … 4997 more"));
         let mut rest = plan(1);
         (rest.fired, rest.pending, rest.judged_ms) = (3, 2, 1_800_000_000_000);
-        assert_eq!(sentences(&args(), &rest).len(), 5);
+        let said = sentences(&args(), &rest);
+        assert_eq!(said.len(), 5);
+        assert!(said[2].starts_with("3 fired and are left out"), "{said:?}");
+        assert!(said[3].starts_with("2 are in the hands"), "{said:?}");
+        (rest.fired, rest.pending) = (1, 1);
+        let said = sentences(&args(), &rest);
+        assert!(said[2].starts_with("1 fired and is left out"), "{said:?}");
+        assert!(said[3].starts_with("1 is in the hands"), "{said:?}");
         rest.unknown = 1;
         assert!(sentences(&args(), &rest)[2].starts_with("of 1 of them nothing is recorded"));
     }

@@ -235,8 +235,9 @@ impl Told {
     }
 
     fn again(&self) -> String {
+        let are = if self.stored == 1 { "is" } else { "are" };
         format!(
-            "{} of batch {} are stored for certain. The same command with --key {} adds the rest and nothing twice",
+            "{} of batch {} {are} stored for certain. The same command with --key {} adds the rest and nothing twice",
             super::many::tasks(self.stored),
             self.batch,
             self.batch

@@ -6,6 +6,7 @@ use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::{self, Output, json};
 use systole_proto::v1;
+use systole_shared::plural::counted;
 
 pub async fn run(client: &Client, output: &Output, args: &RmArgs) -> Result<u8, Failure> {
     let request = v1::RemoveHostRequest {
@@ -24,7 +25,7 @@ pub async fn run(client: &Client, output: &Output, args: &RmArgs) -> Result<u8, 
 
 fn lines(host: &str, response: &v1::RemoveHostResponse) -> Vec<String> {
     let ids = |ids: &[i64]| ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-    let mut lines = vec![format!("{host}: forgotten ({} slots)", response.slots)];
+    let mut lines = vec![format!("{host}: forgotten ({})", counted(response.slots, "slot"))];
     if !response.lost.is_empty() {
         lines.push(format!(
             "ended as lost: {}. Once more elsewhere: systole rerun TASK",

@@ -7,13 +7,11 @@ use crate::failure::Failure;
 use crate::output::{self, Output, json, text};
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use systole_proto::v1;
+use systole_shared::plural::counted;
 
 /// "1 task", "412 tasks".
 pub fn tasks(count: u64) -> String {
-    match count {
-        1 => "1 task".into(),
-        n => format!("{n} tasks"),
-    }
+    counted(count, "task")
 }
 
 /// Counts what matches, tells it, and asks. `Some`: nothing is to be done, and the command ends so.

@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::output::{self, Output, color, end, json, text};
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
+use systole_shared::plural::counted;
 use systole_shared::task::limits::{exact_bytes, exact_cpus};
 use systole_shared::task::signal::{SIGTERM, signal_name};
 use systole_shared::time::{exact_duration, format_duration};
@@ -140,8 +141,8 @@ fn what(sheet: &mut Sheet, spec: &v1::TaskSpec) {
         sheet.add(
             "retry",
             format!(
-                "up to {} times, {} apart",
-                retry.max_retries,
+                "up to {}, {} apart",
+                counted(retry.max_retries, "time"),
                 exact_duration(retry.delay_ms)
             ),
         );
@@ -227,10 +228,12 @@ fn confined(sheet: &mut Sheet, spec: &v1::TaskSpec) {
         said.push(format!("memory {}", exact_bytes(limits.memory_bytes)));
     }
     if limits.cpu_millis != 0 {
-        said.push(format!("{} cpus", exact_cpus(limits.cpu_millis)));
+        let s = if limits.cpu_millis == 1_000 { "" } else { "s" };
+        said.push(format!("{} cpu{s}", exact_cpus(limits.cpu_millis)));
     }
     if limits.pids != 0 {
-        said.push(format!("{} processes", limits.pids));
+        let es = if limits.pids == 1 { "" } else { "es" };
+        said.push(format!("{} process{es}", limits.pids));
     }
     said.extend(limits.nice.map(|nice| format!("nice {nice}")));
     sheet.add("limits", said.join(", "));
@@ -249,7 +252,10 @@ fn history(sheet: &mut Sheet, task: &v1::Task, now: u64) {
             }
         }
         if task.recoveries > 0 {
-            chain.push_str(&format!(", started again {} times for lost runners", task.recoveries));
+            chain.push_str(&format!(
+                ", started again {} for lost runners",
+                counted(task.recoveries, "time")
+            ));
         }
         sheet.add("attempt", chain);
     }

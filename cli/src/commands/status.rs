@@ -7,6 +7,7 @@ use crate::exit_code;
 use crate::failure::Failure;
 use crate::output::{self, Output, json, text};
 use systole_proto::v1;
+use systole_shared::plural::counted;
 use systole_shared::time::format_duration;
 
 pub async fn run(global: &Global, args: &StatusArgs) -> Result<u8, Failure> {
@@ -42,8 +43,14 @@ fn screen(status: &v1::StatusResponse) -> Vec<String> {
         format!("replicas  {}  {}", replicas.len(), replicas.join(", ")),
         database(status),
         format!(
-            "hosts     {} ready, {} cordoned, {} faulty, {} lost, {} left; {} of {} slots busy",
-            hosts.ready, hosts.cordoned, hosts.faulty, hosts.lost, hosts.left, hosts.busy, hosts.slots
+            "hosts     {} ready, {} cordoned, {} faulty, {} lost, {} left; {} of {} busy",
+            hosts.ready,
+            hosts.cordoned,
+            hosts.faulty,
+            hosts.lost,
+            hosts.left,
+            hosts.busy,
+            counted(hosts.slots, "slot")
         ),
         match status.queued {
             0 => format!("tasks     {} running, none waits", status.running),

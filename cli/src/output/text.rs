@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use systole_proto::convert::state_from_wire;
 pub use systole_proto::json::{on_disconnect, on_runner_restart, state as state_name};
 use systole_proto::v1;
+use systole_shared::plural::counted;
 use systole_shared::task::TaskState;
 use systole_shared::task::signal::signal_name;
 use systole_shared::time::format_duration;
@@ -220,7 +221,11 @@ pub fn why_or_outcome(task: &v1::Task) -> String {
     let mut text = match state_from_wire(task.state) {
         Some(TaskState::Created | TaskState::Queued | TaskState::Dispatched) => times_here(&task.waiting_for),
         Some(TaskState::Running) if task.set_size > 0 => {
-            format!("a broadcast of {} members: systole ls --set {}", task.set_size, task.id)
+            format!(
+                "a broadcast of {}: systole ls --set {}",
+                counted(task.set_size, "member"),
+                task.id
+            )
         }
         Some(TaskState::Running) | None => String::new(),
         Some(TaskState::Terminating) if !task.cancelled_by.is_empty() => cancelled(task),

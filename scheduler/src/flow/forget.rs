@@ -11,6 +11,7 @@ use crate::store::{Class, StoreError, Tx, hosts};
 use systole_shared::error::Code;
 use systole_shared::heartbeat::end;
 use systole_shared::heartbeat::identity::TAKE_OVER_SLACK_MS;
+use systole_shared::plural::counted;
 use systole_shared::time::format_duration;
 
 /// Waiting tasks that are named.
@@ -78,9 +79,9 @@ pub async fn forget(ctx: &Context, order: ForgetOrder) -> Result<Forgotten, Refu
         Step::Holds(ids) => Err(refuse(
             Code::HostInUse,
             format!(
-                "host {host} holds {} tasks ({}), which may still run there. Make sure that the machine is off and say so with --dead: \
-                 they end as lost, and `systole rerun` runs them elsewhere",
-                ids.len(),
+                "host {host} holds {} ({}), and what it holds may still run there. Make sure that the machine is off and say so with \
+                 --dead: it ends as lost then, and `systole rerun` runs it elsewhere",
+                counted(ids.len(), "task"),
                 named(&ids)
             ),
         )),

@@ -8,6 +8,7 @@ use crate::store::latency::CommitTimes;
 use crate::store::status::{BadRow, HostRow, JobsStatus, ReplicaRow, StandbyRow, TroubleRow};
 use std::collections::BTreeSet;
 use std::time::Duration;
+use systole_shared::plural::counted;
 use systole_shared::policy::freeze::Freeze;
 use systole_shared::policy::host_fault::words;
 use systole_shared::policy::lane::{Lane, serves};
@@ -130,8 +131,9 @@ async fn all_but_live(ctx: &Context, since_ms: i64) -> Result<ClusterStatus, Sto
     for row in &ended_badly {
         if row.kind == "runner_lost" {
             attention.push(format!(
-                "{} tasks ended as lost with their runners, and whether they finished is not known; the newest: systole show {}",
-                row.n, row.newest
+                "{} ended as lost with a runner, and whether it had finished is not known; the newest: systole show {}",
+                counted(row.n, "task"),
+                row.newest
             ));
         }
     }

@@ -9,6 +9,7 @@ use super::sql::{Dialect, Sql};
 use serde::Serialize;
 use std::collections::HashSet;
 use std::sync::Arc;
+use systole_shared::plural::counted;
 use systole_shared::policy::restore::is_credible;
 
 static PUT_AHEAD: Sql = Sql::new(
@@ -137,7 +138,7 @@ impl Db {
                 }
                 let hosts = tx.exec(&FORGET_AHEAD, vec![]).await?;
                 if hosts > 0 {
-                    audit(tx, &by, "confirm restore", &format!("{hosts} hosts"), &reason).await?;
+                    audit(tx, &by, "confirm restore", &counted(hosts, "host"), &reason).await?;
                 }
                 Ok(hosts)
             })

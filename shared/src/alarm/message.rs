@@ -2,6 +2,7 @@
 
 use super::notice::{Kind, Notice, TaskFact};
 use super::tail::shown;
+use crate::plural::counted;
 use crate::time::{format_duration, format_utc};
 
 /// Tasks that a text lists.
@@ -72,14 +73,6 @@ pub struct Message {
     pub raised_ms: i64,
 }
 
-fn plural(n: u64, one: &str) -> String {
-    if n == 1 {
-        format!("1 {one}")
-    } else {
-        format!("{n} {one}s")
-    }
-}
-
 fn title(kind: Kind, notice: &Notice, now: &Now) -> String {
     let job = &notice.job;
     let task = notice.tasks.last();
@@ -93,13 +86,13 @@ fn title(kind: Kind, notice: &Notice, now: &Now) -> String {
             };
             format!("{job} FAILED{row}: {outcome}{named}")
         }
-        Kind::HostLost => format!("host {} was lost with {}", notice.host, plural(notice.count, "task")),
+        Kind::HostLost => format!("host {} was lost with {}", notice.host, counted(notice.count, "task")),
         Kind::Recovery => format!("{job} works again{named}"),
         Kind::Late => format!("{job} is LATE: {}", notice.rule),
         Kind::Skipped => {
             let more = match notice.count {
                 0 | 1 => String::new(),
-                n => format!(" and {} more", plural(n - 1, "time")),
+                n => format!(" and {} more", counted(n - 1, "time")),
             };
             format!(
                 "{job} did not run at {}{more}: {}",
@@ -175,7 +168,7 @@ fn facts(kind: Kind, notice: &Notice, now: &Now, raised_ms: i64) -> Vec<(&'stati
     }
     let listed = notice.tasks.len().min(LISTED_MAX) as u64;
     if notice.count > listed && listed > 0 {
-        add("more", plural(notice.count - listed, "further task"));
+        add("more", counted(notice.count - listed, "further task"));
     }
     if kind == Kind::HostLost {
         add(

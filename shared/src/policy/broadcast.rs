@@ -5,6 +5,7 @@ use super::host_fault::words;
 use super::lane::{missing_labels, serves_queue};
 use super::why::{RunnerView, Wanted};
 use crate::heartbeat::end::Terminating;
+use crate::plural::counted;
 use crate::task::{Outcome, OutcomeKind, TaskState, Transition};
 use std::collections::BTreeMap;
 
@@ -117,7 +118,11 @@ pub fn step(state: TaskState, terminating: Option<Terminating>, rules: Rules, pa
             .collect();
     } else if stopped {
         step.drop = waiting.clone();
-        step.because = format!("not begun: {failed} members of the broadcast have failed (stop_after_failures)");
+        let have = if failed == 1 { "has" } else { "have" };
+        step.because = format!(
+            "not begun: {} of the broadcast {have} failed (stop_after_failures)",
+            counted(failed, "member")
+        );
     } else {
         let places = rules
             .max_parallel
@@ -143,19 +148,19 @@ fn end(stopping: Option<Terminating>, parts: &[Part]) -> (Transition, Outcome) {
     let (failed, cancelled, skipped) = (of(TaskState::Failed), of(TaskState::Terminated), of(TaskState::Skipped));
     let all = parts.len();
     let ran = of(TaskState::Finished).len();
+    let all_members = counted(all, "member");
+    let were = |n: usize| if n == 1 { "was" } else { "were" };
     let mut said = Vec::new();
     if !failed.is_empty() {
-        said.push(format!("{} of {all} members failed: {}", failed.len(), named(&failed)));
+        said.push(format!("{} of {all_members} failed: {}", failed.len(), named(&failed)));
     }
     if !cancelled.is_empty() {
-        said.push(format!(
-            "{} of {all} were cancelled: {}",
-            cancelled.len(),
-            named(&cancelled)
-        ));
+        let n = cancelled.len();
+        said.push(format!("{n} of {all} {} cancelled: {}", were(n), named(&cancelled)));
     }
     if !skipped.is_empty() {
-        said.push(format!("{} of {all} were skipped: {}", skipped.len(), named(&skipped)));
+        let n = skipped.len();
+        said.push(format!("{n} of {all} {} skipped: {}", were(n), named(&skipped)));
     }
     match stopping {
         // An end that came by itself while it was being cancelled: as with a child, it is what it is.
@@ -164,14 +169,14 @@ fn end(stopping: Option<Terminating>, parts: &[Part]) -> (Transition, Outcome) {
                 Terminating::Superseded => "superseded",
                 _ => "cancelled",
             };
-            said.insert(0, format!("{word}; {ran} of {all} members had ended well"));
+            said.insert(0, format!("{word}; {ran} of {all_members} had ended well"));
             (
                 Transition::Terminate,
                 Outcome::new(OutcomeKind::Cancelled, said.join("; ")),
             )
         }
         _ if failed.is_empty() && cancelled.is_empty() && ran > 0 => {
-            said.insert(0, format!("{ran} of {all} members ended with exit code 0"));
+            said.insert(0, format!("{ran} of {all_members} ended with exit code 0"));
             let mut outcome = Outcome::new(OutcomeKind::Success, said.join("; "));
             outcome.exit_code = Some(0);
             (Transition::Succeed, outcome)
@@ -290,7 +295,7 @@ mod tests {
             (transition, outcome.kind),
             (Transition::Fail, OutcomeKind::MembersFailed)
         );
-        assert_eq!(outcome.message, "1 of 3 members failed: h3; 1 of 3 were skipped: h2");
+        assert_eq!(outcome.message, "1 of 3 members failed: h3; 1 of 3 was skipped: h2");
         parts[2].unproven = true;
         assert_eq!(step(Running, None, Rules::default(), &parts), Step::default());
         parts.pop();

@@ -1,6 +1,7 @@
 //! What `systole doctor` makes of what it found: one sentence for each thing that was looked at, and what to do about it.
 //! `problem` is what a person is needed for; `note` is worth knowing, and nothing breaks.
 
+use crate::plural::counted;
 use crate::time::format_duration;
 use std::collections::BTreeMap;
 
@@ -406,7 +407,10 @@ pub fn hosts(hosts: &[Host]) -> Vec<Finding> {
         findings.push(Finding::problem(
             "clock",
             "hosts",
-            format!("the clocks of {} more hosts are off", off.len() - NAMED_MAX),
+            format!(
+                "the clock is off at {}, too",
+                counted(off.len() - NAMED_MAX, "more host")
+            ),
             "systole runners -o wide",
         ));
     }

@@ -7,6 +7,7 @@ pub mod story;
 use super::host_fault::words;
 use super::lane::{Labels, missing_labels, serves_queue};
 use crate::id::{RunnerId, Target};
+use crate::plural::counted;
 use crate::time::format_duration;
 
 /// One runner as the scheduler last saw it. Times are ms of the database's clock.
@@ -142,9 +143,9 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
         .collect();
     let faults = (!faulty.is_empty()).then(|| {
         format!(
-            "{} of {} slots faulty: {}",
+            "{} of {} faulty: {}",
             faulty.len(),
-            fits.len(),
+            counted(fits.len(), "slot"),
             faults_by_host(&faulty)
         )
     });
@@ -164,9 +165,9 @@ pub fn waiting_for(wanted: &Wanted<'_>, runners: &[RunnerView], now_ms: i64) -> 
         Some((task, since)) => {
             let longest = now_ms.saturating_sub(*since).max(0).unsigned_abs();
             let busy = format!(
-                "{} of {} slots busy (longest: {task}, {})",
+                "{} of {} busy (longest: {task}, {})",
                 busy.len(),
-                open.len(),
+                counted(open.len(), "slot"),
                 format_duration(longest)
             );
             [Some(busy), faults]
@@ -192,7 +193,7 @@ fn faults_by_host(faulty: &[&RunnerView]) -> String {
     let more = hosts.len().saturating_sub(FAULTY_HOSTS_NAMED_MAX);
     hosts.truncate(FAULTY_HOSTS_NAMED_MAX);
     if more > 0 {
-        hosts.push(format!("{more} more hosts"));
+        hosts.push(counted(more, "more host"));
     }
     hosts.join(", ")
 }
@@ -266,7 +267,7 @@ mod tests {
         busy.busy = Some((1830, 0));
         assert_eq!(
             why(&[], None, &[busy.clone()]),
-            "1 of 1 slots busy (longest: 1830, 12m00s)"
+            "1 of 1 slot busy (longest: 1830, 12m00s)"
         );
         assert_eq!(why(&[], None, &[busy, runner("b", &[])]), "");
     }
@@ -288,7 +289,7 @@ mod tests {
         let mixed = [full.to_vec(), vec![busy]].concat();
         assert_eq!(
             why(&[], None, &mixed),
-            "1 of 1 slots busy (longest: 1830, 12m00s); 2 of 3 slots faulty: disk full on a"
+            "1 of 1 slot busy (longest: 1830, 12m00s); 2 of 3 slots faulty: disk full on a"
         );
         let mut cordoned = runner("b", &[]);
         cordoned.cordon = Some(Cordon::default());

@@ -307,7 +307,7 @@ async fn a_member_whose_host_goes_before_it_starts_is_skipped(db: TestDb) {
     let outcome = replica.until_state(set, S::Finished).await.outcome.expect("outcome");
     assert_eq!(
         outcome.message,
-        "1 of 2 members ended with exit code 0; 1 of 2 were skipped: b"
+        "1 of 2 members ended with exit code 0; 1 of 2 was skipped: b"
     );
     replica.stop().await;
 }

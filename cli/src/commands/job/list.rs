@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
 use systole_shared::job::{JobSpec, write};
+use systole_shared::plural::counted;
 use systole_shared::task::TaskState;
 use systole_shared::time::format_utc;
 
@@ -338,7 +339,7 @@ fn in_full(job: &v1::Job) -> String {
                 value.push_str(&format!(", {part}"));
             }
         }
-        fact("trigger", format!("{value}; {} fires so far", trigger.fires));
+        fact("trigger", format!("{value}; {} so far", counted(trigger.fires, "fire")));
     }
     out.push('\n');
     // Line by line: the definition has newlines of its own.

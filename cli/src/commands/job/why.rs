@@ -278,8 +278,10 @@ fn standing(job: &v1::Job, spec: &JobSpec, resting: &[Resting], coming: &[v1::Co
             job.unserved
         ));
     }
-    if job.waiting > 0 {
-        out.push(format!("{} wait for their turn.", job.waiting));
+    match job.waiting {
+        0 => {}
+        1 => out.push("1 waits for its turn.".into()),
+        n => out.push(format!("{n} wait for their turn.")),
     }
     match coming {
         [] if job.triggers.is_empty() => out.push("It has no trigger: it runs when somebody asks.".into()),

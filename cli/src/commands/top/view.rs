@@ -13,6 +13,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph, Wrap};
 use systole_proto::convert::state_from_wire;
 use systole_proto::v1;
+use systole_shared::plural::counted;
 use systole_shared::time::format_duration;
 
 const HOST_COLUMNS: [Column; 6] = [
@@ -139,7 +140,7 @@ fn counts(status: &v1::StatusResponse) -> String {
             format_duration(status.oldest_queued_ms)
         ));
     }
-    parts.push(format!("{} of {} slots busy", hosts.busy, hosts.slots));
+    parts.push(format!("{} of {} busy", hosts.busy, counted(hosts.slots, "slot")));
     let counted: Vec<String> = [
         (hosts.ready, "ready"),
         (hosts.cordoned, "cordoned"),

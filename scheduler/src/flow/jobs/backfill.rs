@@ -17,6 +17,7 @@ use systole_shared::error::{Code, Invalid};
 use systole_shared::job::Job;
 use systole_shared::job::task::Occasion;
 use systole_shared::limits::{BACKFILL_FIRES_MAX, CONCURRENT_MAX};
+use systole_shared::plural::counted;
 use systole_shared::policy::backfill::may_start;
 use systole_shared::time::format_utc;
 use systole_shared::trigger::backfill::Stretch;
@@ -209,9 +210,10 @@ async fn create(
         store_fill::take_slots(tx, id, &plan.cut, &plan.pieces, &plan.singles).await?;
     }
     let detail = format!(
-        "{} to {}, {fires} fires",
+        "{} to {}, {}",
         format_utc(ask.from_ms),
-        format_utc(ask.to_ms)
+        format_utc(ask.to_ms),
+        counted(fires, "fire")
     );
     audit_with(tx, &ask.by, "backfill", (&job.name, &detail), &ask.reason).await?;
     Ok(id)

@@ -6,6 +6,7 @@ use super::{about, because};
 use crate::job::definition::{LimitsSpec, RetryKind, RetrySpec, RunAs};
 use crate::job::import::{cut, size};
 use crate::limits::{DESCRIPTION_CHARS_MAX, KILL_GRACE_MS_MAX, RETRIES_MAX};
+use crate::plural::counted;
 use crate::time::exact_duration;
 use std::collections::BTreeMap;
 
@@ -382,7 +383,10 @@ impl<'a> Reader<'a> {
         let retries = starts.saturating_sub(1).clamp(1, RETRIES_MAX);
         self.note(
             setting,
-            &format!("is retry, {retries} times at most; systemd goes on as long as it does not start too often"),
+            &format!(
+                "is retry, {} at most; systemd goes on as long as it does not start too often",
+                counted(retries, "time")
+            ),
         );
         self.parts.retry = Some(RetrySpec {
             policy: Some(RetryKind::Fixed),

@@ -1,6 +1,7 @@
 //! What a QUEUED task waits for: a runner.
 
 use super::{Blocker, BlockerKind, NAMED_MAX, named};
+use crate::plural::counted;
 use crate::policy::access::Needs;
 use crate::policy::freeze::Freeze;
 use crate::policy::host_fault::words;
@@ -156,9 +157,13 @@ fn cordoned(closed: &[&RunnerView], all: &[RunnerView]) -> Vec<Blocker> {
         })
         .collect();
     if more > 0 {
+        let are = if more == 1 { "is" } else { "are" };
         found.push(
-            Blocker::new(BlockerKind::Cordoned, format!("{more} more hosts are cordoned"))
-                .by(Needs::View, "systole runners ls -o wide"),
+            Blocker::new(
+                BlockerKind::Cordoned,
+                format!("{} {are} cordoned", counted(more, "more host")),
+            )
+            .by(Needs::View, "systole runners ls -o wide"),
         );
     }
     found
@@ -192,8 +197,11 @@ fn faulty(closed: &[&RunnerView]) -> Vec<Blocker> {
         .collect();
     if more > 0 {
         found.push(
-            Blocker::new(BlockerKind::Faulty, format!("{more} more hosts can start nothing"))
-                .by(Needs::View, "systole runners ls"),
+            Blocker::new(
+                BlockerKind::Faulty,
+                format!("{} can start nothing", counted(more, "more host")),
+            )
+            .by(Needs::View, "systole runners ls"),
         );
     }
     found
