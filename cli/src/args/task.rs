@@ -25,6 +25,7 @@ Examples:
 
 Arguments reach the program exactly as given; only --shell goes through a shell (/bin/sh -c).
 The program gets a clean environment, an empty stdin and a fresh directory, unless --env, --dir or --here say otherwise.
+What is piped into `systole run` does not reach it: let it read a file.
 It finds SYSTOLE_TASK_ID, _ATTEMPT, _NAME, _JOB, _HOST, _SLOT, _RUNNER, _SCHEDULED_TIME and _FENCING_TOKEN, and TMPDIR.
 With -o json, jsonl or id, `run` writes the program's output to stderr and its own answer to stdout."
 )]

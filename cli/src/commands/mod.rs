@@ -36,6 +36,7 @@ mod scheduler;
 mod service;
 mod show;
 mod status;
+mod stdin;
 mod submit;
 mod token;
 mod top;

@@ -3,7 +3,7 @@
 //! Three things go on at once: the states of the chain, the output of its current member, and Ctrl-C.
 //! They are told apart from each other in [`Run`]; `follow` hides broken connections from it.
 
-use super::now_ms;
+use super::{now_ms, stdin};
 use crate::args::{Format, Global, TaskArgs};
 use crate::client::Client;
 use crate::failure::Failure;
@@ -70,6 +70,9 @@ pub async fn start_and_follow(
     output::submitted(started.id);
     if let Some(note) = &started.note {
         notes.line(&format!("task {}  {note}", started.id));
+    }
+    if stdin::has_bytes() {
+        notes.line(stdin::NOT_PASSED_ON);
     }
     let mut run = Run::new(Arc::clone(client), output, notes, started.id);
     if interrupted {

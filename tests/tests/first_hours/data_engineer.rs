@@ -39,6 +39,8 @@ fn the_first_hour_of_a_data_engineer() {
     );
     her.types("systole run --here -- sh ./clean.sh data/01.csv; cat data/01.csv.out")
         .is(0, &["42"]);
+    her.types("systole run -- cat < data/01.csv")
+        .is(0, &["what waits on stdin here is not passed on", "FINISHED"]);
 
     // What nothing can run says so while it waits.
     her.begins("systole run --require gpu=1 -- nvidia-smi");
