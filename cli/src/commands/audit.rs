@@ -1,5 +1,6 @@
 //! `systole audit`: who did what.
 
+use super::now_ms;
 use super::pages::Pages;
 use crate::args::{AuditArgs, Format, Global};
 use crate::client::Client;
@@ -14,12 +15,12 @@ use systole_proto::v1;
 const PAGE: u64 = 1_000;
 
 const COLUMNS: [Column; 6] = [
-    Column::whole("WHEN").droppable(2),
+    Column::whole("WHEN").droppable(1),
     Column::cut("WHO", 6),
-    Column::cut("ACTION", 6),
+    Column::cut("ACTION", 8),
     Column::cut("SUBJECT", 6),
-    Column::cut("REASON", 8),
-    Column::cut("DETAIL", 8).droppable(1),
+    Column::cut("REASON", 8).droppable(2),
+    Column::cut("DETAIL", 8).droppable(3),
 ];
 
 pub async fn run(global: &Global, args: &AuditArgs) -> Result<u8, Failure> {
@@ -51,7 +52,8 @@ pub async fn run(global: &Global, args: &AuditArgs) -> Result<u8, Failure> {
             entries: entries.iter().map(json::AuditEntry::from).collect(),
         }),
         Format::Table | Format::Wide => {
-            let rows: Vec<Vec<Text>> = entries.iter().map(row).collect();
+            let now = (output.format != Format::Wide).then(now_ms);
+            let rows: Vec<Vec<Text>> = entries.iter().map(|entry| row(entry, now)).collect();
             table::print(&COLUMNS, &rows, &output);
         }
     }
@@ -73,9 +75,14 @@ fn request(args: &AuditArgs, limit: u32, page_token: String) -> v1::ListAuditReq
     }
 }
 
-fn row(entry: &v1::AuditEntry) -> Vec<Text> {
+/// `now`: the time is as short as it can be then; where there is room it is whole.
+fn row(entry: &v1::AuditEntry, now: Option<u64>) -> Vec<Text> {
+    let when = match now {
+        Some(now) => text::short_time(entry.at_ms, now),
+        None => text::full_time(entry.at_ms),
+    };
     vec![
-        plain(text::full_time(entry.at_ms)),
+        plain(when),
         plain(entry.actor.as_str()),
         plain(entry.action.as_str()),
         plain(entry.subject.as_str()),
@@ -87,7 +94,7 @@ fn row(entry: &v1::AuditEntry) -> Vec<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::golden::{self, THEN};
+    use crate::golden::{self, NOW, THEN};
 
     #[test]
     fn an_entry_fits_40_columns() {
@@ -100,16 +107,16 @@ mod tests {
             reason: "because it had to be".into(),
             detail: "operator, until 2027".into(),
         };
-        let text = table::render(&COLUMNS, &[row(&entry)], Some(40), false);
+        let text = table::render(&COLUMNS, &[row(&entry, Some(1_800_000_000_000))], Some(40), false);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
         assert!(text.contains("somebo") && text.contains('…'), "{text}");
     }
 
     #[test]
     fn the_list_is_as_it_was() {
-        let entry = |id, action: &str, subject: &str, reason: &str, detail: &str| v1::AuditEntry {
+        let entry = |id, at_ms, action: &str, subject: &str, reason: &str, detail: &str| v1::AuditEntry {
             id,
-            at_ms: THEN,
+            at_ms,
             actor: "ann@example.org".into(),
             action: action.into(),
             subject: subject.into(),
@@ -119,14 +126,17 @@ mod tests {
         let rows = [
             entry(
                 9,
+                THEN,
                 "cordon",
                 "db-01",
                 "CHG-1042 kernel",
                 "until 2027-01-15T08:37:00.000Z",
             ),
-            entry(8, "token create", "ci-deploy", "", "operator, until 2027-04-15"),
-            entry(7, "cancel", "1839", "wrong month", "report-daily"),
+            entry(8, THEN, "token create", "ci-deploy", "", "operator, until 2027-04-15"),
+            entry(7, THEN - 86_400_000, "cancel", "1839", "wrong month", "report-daily"),
         ];
-        golden::table("audit", &COLUMNS, &rows.iter().map(row).collect::<Vec<_>>());
+        let shown: Vec<_> = rows.iter().map(|entry| row(entry, Some(NOW))).collect();
+        golden::table("audit", &COLUMNS, &shown);
+        assert_eq!(row(&rows[0], None)[0].0, "2027-01-15 08:07:00 +00:00");
     }
 }
