@@ -24,10 +24,11 @@ pub(super) const COLUMNS: [Column; 7] = [
     Column::cut("WHY / OUTCOME", 12),
 ];
 
-const WIDE_COLUMNS: [Column; 15] = [
+const WIDE_COLUMNS: [Column; 19] = [
     Column::whole("ID"),
     Column::whole("STATE"),
     Column::whole("NAME"),
+    Column::whole("JOB"),
     Column::whole("QUEUE"),
     Column::whole("PRIORITY"),
     Column::whole("RUNNER"),
@@ -37,7 +38,10 @@ const WIDE_COLUMNS: [Column; 15] = [
     Column::whole("TOOK"),
     Column::whole("BY"),
     Column::whole("CHAIN"),
+    Column::whole("BATCH"),
+    Column::whole("SET"),
     Column::whole("TAGS"),
+    Column::whole("REQUIRE"),
     Column::whole("WHY / OUTCOME"),
     Column::whole("COMMAND"),
 ];
@@ -119,10 +123,15 @@ pub(super) fn row(task: &v1::Task, now: u64) -> Vec<Text> {
 fn wide_row(task: &v1::Task, now: u64) -> Vec<Text> {
     let default = v1::TaskSpec::default();
     let spec = task.spec.as_ref().unwrap_or(&default);
+    let set = match task.set_id {
+        0 => String::new(),
+        id => id.to_string(),
+    };
     vec![
         plain(task.id.to_string()),
         state(task),
         plain(text::name(task)),
+        plain(spec.job.as_str()),
         plain(spec.queue.as_str()),
         plain(spec.priority.map(|priority| priority.to_string()).unwrap_or_default()),
         plain(text::runner(task)),
@@ -132,7 +141,10 @@ fn wide_row(task: &v1::Task, now: u64) -> Vec<Text> {
         plain(text::took(task, now)),
         plain(task.submitted_by.as_str()),
         plain(task.root_id.to_string()),
+        plain(spec.batch.as_str()),
+        plain(set),
         plain(spec.tags.join(" ")),
+        plain(text::labels(&spec.require)),
         plain(text::why_or_outcome(task)),
         plain(text::command_line(&spec.command)),
     ]
@@ -181,7 +193,13 @@ mod tests {
     fn the_lists_are_as_they_were() {
         let mut tasks = golden::tasks();
         if let Some(failed) = tasks.iter_mut().find(|task| task.state == 7) {
-            (failed.attempt, failed.retried_by) = (2, 1_901);
+            (failed.attempt, failed.retried_by, failed.set_id) = (2, 1_901, 1_801);
+            let spec = failed.spec.get_or_insert_default();
+            (spec.job, spec.batch) = ("etl".into(), "b-3f2a91c07d".into());
+            spec.require = vec![v1::Label {
+                key: "gpu".into(),
+                value: "1".into(),
+            }];
         }
         let narrow: Vec<_> = tasks.iter().map(|task| row(task, NOW)).collect();
         golden::table("ls", &COLUMNS, &narrow);
