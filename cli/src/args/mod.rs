@@ -12,6 +12,7 @@ mod cron;
 mod doctor;
 mod filter;
 mod freeze;
+mod help;
 mod import;
 mod job;
 mod job_change;
@@ -71,7 +72,7 @@ pub use value::SlotLabel;
 pub use why::{Subject, WhyArgs};
 
 use crate::url::Url;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -256,7 +257,14 @@ impl Command {
 
 /// The command line, or why it is none; a value that is wrong is not repeated at length.
 pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
-    Cli::try_parse_from(line).map_err(|mut error| {
+    let line: Vec<OsString> = line.into_iter().map(Into::into).collect();
+    Cli::try_parse_from(&line).map_err(|mut error| {
+        if matches!(
+            error.kind(),
+            ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        ) {
+            return help::asked(&line).unwrap_or(error);
+        }
         if let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) {
             let value = brief(value);
             error.insert(ContextKind::InvalidValue, ContextValue::String(value));
@@ -271,7 +279,5 @@ pub fn forgot_dashes(error: &clap::Error, mut line: impl Iterator<Item = OsStrin
         Some(ContextValue::String(argument)) => !argument.starts_with('-'),
         _ => false,
     };
-    error.kind() == clap::error::ErrorKind::UnknownArgument
-        && is_word
-        && line.any(|word| word == "run" || word == "submit")
+    error.kind() == ErrorKind::UnknownArgument && is_word && line.any(|word| word == "run" || word == "submit")
 }
