@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use systole_shared::heartbeat::answer::{Redelivery, Step, Subject, answer, redelivery};
 use systole_shared::heartbeat::end::{self, Report, StoppedBy, Terminating};
 use systole_shared::heartbeat::identity::{Holder, Identity, Order, Replaced, identify, is_knock_over, order};
-use systole_shared::heartbeat::react::{Action, Command, Slot, acceptable, react, still_valid};
+use systole_shared::heartbeat::react::{Action, Command, RUN_NEW_SLACK_MS, Slot, acceptable, react, still_valid};
 use systole_shared::heartbeat::{ResetReason, Said};
 use systole_shared::policy::retry::{FollowUp, follow_up};
 use systole_shared::policy::stale::{Observer, Seen, StaleRule};
@@ -2163,6 +2163,67 @@ fn run_new_after_sigstop_is_not_started() {
     replay(Some(Rule::Expiry))
         .0
         .breaks("was started after it had ended as FAILED");
+}
+
+/// Steps of the warden, of the agent, and the instant in which the order becomes too old, in every order.
+fn interleavings(left: [usize; 3], turns: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
+    if left == [0; 3] {
+        all.push(turns.clone());
+    }
+    for (who, count) in left.into_iter().enumerate() {
+        if count > 0 {
+            let mut rest = left;
+            rest[who] -= 1;
+            turns.push(who);
+            interleavings(rest, turns, all);
+            turns.pop();
+        }
+    }
+}
+
+/// The warden writes the begin down, looks at the clock, and forks or takes the begin back. The agent, which hears nothing of it,
+/// looks at the clock and then at the journal. Whether it was forked, and whether the agent gave it up.
+fn race(turns: &[usize], clock_first: bool) -> (bool, bool) {
+    let (mut age, mut warden, mut agent) = (PARK_MS, 0, 0);
+    let (mut journaled, mut valid, mut forked) = (false, false, false);
+    let (mut late, mut known) = (false, false);
+    for who in turns {
+        match who {
+            0 => {
+                warden += 1;
+                match warden {
+                    1 => journaled = true,
+                    2 => {
+                        valid = still_valid(age, PARK_MS);
+                        journaled = valid;
+                    }
+                    _ => forked = valid,
+                }
+            }
+            1 => {
+                agent += 1;
+                if (agent == 1) == clock_first {
+                    late = !still_valid(age, PARK_MS);
+                } else {
+                    known = journaled;
+                }
+            }
+            _ => age = PARK_MS + RUN_NEW_SLACK_MS + 1,
+        }
+    }
+    (forked, late && !known)
+}
+
+#[test]
+fn an_order_without_an_answer_is_given_up_only_when_it_will_never_be_begun() {
+    let mut all = Vec::new();
+    interleavings([3, 2, 1], &mut Vec::new(), &mut all);
+    assert_eq!(all.len(), 60);
+    let races = |clock_first| all.iter().map(move |turns| race(turns, clock_first));
+    assert!(races(true).all(|(forked, given_up)| !(forked && given_up)));
+    assert!(races(true).any(|(_, given_up)| given_up) && races(true).any(|(forked, _)| forked));
+    // The other way round it would be given up and begun.
+    assert!(races(false).any(|(forked, given_up)| forked && given_up));
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! What a runner outlives: a full disk, too few descriptors, a stopped agent, schedulers that are away. Real
+//! What a runner outlives: a full disk, too few descriptors, a stopped agent or warden, schedulers that are away. Real
 //! processes; afterwards every result and every output is complete.
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use systole_tests::home::{Home, json};
-use systole_tests::system::{Said, System, until};
+use systole_tests::system::{Process, Said, System, until};
 
 /// A small file system of its own, unmounted at the end. Only root can have one.
 struct Mount<'a>(&'a Path);
@@ -235,6 +235,80 @@ fn an_agent_that_is_stopped_for_longer_than_its_limit_kills_nothing_and_tells_th
     });
     let next = system.submit(&["--", "true"]);
     assert_eq!(system.until(&next, &["FINISHED", "FAILED"])["state"], "FINISHED");
+}
+
+/// A host whose warden works, and whose schedulers wait longer for a silent runner than a test takes.
+fn host(system: &System) -> [Process; 2] {
+    let scheduler = system.scheduler_with(0, &["--beat", "2s", "--lost-after", "60s", "--check", "500ms"]);
+    let runner = system.runner("w", 1, &[]);
+    let first = system.submit(&["--", "true"]);
+    system.until(&first, &["FINISHED"]);
+    [scheduler, runner]
+}
+
+#[test]
+fn a_warden_that_does_not_answer_closes_its_host_and_what_it_never_began_is_not_told_as_running() {
+    let system = System::sqlite();
+    let _processes = host(&system);
+    let script = format!("echo $SYSTOLE_TASK_ID >> {}", system.path("log").display());
+    let warden = system.warden("w");
+    kill(warden, Signal::SIGSTOP).expect("stopped");
+    let mut id = system.submit(&["--shell", &script]);
+    until("the fault is told", || {
+        assert_ne!(system.state(&id), "RUNNING", "nobody has taken it up");
+        fault(&system).as_deref() == Some("warden_stalled")
+    });
+    let table = system.say(&["runners"]).stdout;
+    assert!(
+        table.contains("FAULT") && table.contains("warden stalled since"),
+        "{table}"
+    );
+    // What it never began is given back while it still does not answer.
+    until("a replacement says why it waits", || {
+        let task = system.show(&id);
+        if task["state"] == "FAILED" {
+            assert_eq!(task["outcome"]["kind"], "not_started", "{task}");
+            id = task["retried_by"].as_str().expect("it is replaced").to_owned();
+            return false;
+        }
+        assert_ne!(task["state"], "RUNNING", "{task}");
+        task["attempt"] == 1
+            && task["waiting_for"]
+                .as_str()
+                .is_some_and(|why| why.contains("slots faulty: warden stalled on w"))
+    });
+    kill(warden, Signal::SIGCONT).expect("it goes on");
+    assert_eq!(system.until(&id, &["FINISHED", "FAILED"])["state"], "FINISHED");
+    until("the host is well again", || fault(&system).is_none());
+    assert_eq!(
+        system.lines("log"),
+        [id],
+        "the order that it found in its socket is not obeyed"
+    );
+    assert_eq!(system.warden("w"), warden, "the same warden");
+}
+
+#[test]
+fn a_task_that_is_cancelled_before_a_stopped_warden_took_it_up_never_starts() {
+    let system = System::sqlite();
+    let _processes = host(&system);
+    let script = format!("echo $SYSTOLE_TASK_ID >> {}", system.path("log").display());
+    let warden = system.warden("w");
+    kill(warden, Signal::SIGSTOP).expect("stopped");
+    let id = system.submit(&["--shell", &script]);
+    system.until(&id, &["DISPATCHED"]);
+    assert_eq!(system.say(&["cancel", &id]).code, Some(0));
+    let task = system.until(&id, &["TERMINATED", "FAILED", "FINISHED"]);
+    assert_eq!(
+        (&task["state"], &task["outcome"]["message"]),
+        (&"TERMINATED".into(), &"cancelled; it was never started".into()),
+        "{task}"
+    );
+    kill(warden, Signal::SIGCONT).expect("it goes on");
+    // Behind it in the same socket.
+    let next = system.submit(&["--shell", &script]);
+    assert_eq!(system.until(&next, &["FINISHED", "FAILED"])["state"], "FINISHED");
+    assert_eq!(system.lines("log"), [next]);
 }
 
 #[test]

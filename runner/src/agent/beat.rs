@@ -1,6 +1,6 @@
 //! The words of a beat: what a slot says of itself. Pure; sends nothing.
 
-use super::held::{Held, Unacknowledged};
+use super::held::{Held, Live, Unacknowledged};
 use crate::config::RunnerConfig;
 use systole_proto::{convert, v1};
 use systole_shared::heartbeat::Said;
@@ -64,6 +64,7 @@ pub fn request(config: &RunnerConfig, fixed: &Fixed, now: &Now, held: &Held) -> 
             detail: fault.detail.clone(),
         }),
         fault_no: now.fault_no,
+        starting: held.live.as_ref().is_some_and(Live::is_unconfirmed),
         slot_labels: config
             .slot_labels
             .get(&now.slot)

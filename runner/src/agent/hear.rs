@@ -37,9 +37,10 @@ impl Agent {
         let Some(live) = self.held.live.take_if(|live| live.begin.task_id == task_id) else {
             return;
         };
-        let task_id = live.begin.task_id;
         let runner = self.runner();
         match why {
+            // Somebody may take it for running, or waits for its end.
+            Why::TooLate if live.is_told || live.is_stopping => self.never_begun(live),
             Why::TooLate => tracing::warn!(
                 task_id,
                 runner,

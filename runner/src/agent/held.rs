@@ -2,6 +2,7 @@
 //! only; the decisions are `react`'s and the deeds the agent's.
 
 use super::deliver::{Finished, Follower};
+use super::unanswered::Order;
 use crate::journal::{Begin, Ended};
 use std::collections::VecDeque;
 use systole_proto::v1;
@@ -14,6 +15,10 @@ pub struct Live {
     pub begin: Begin,
     /// The warden has not said yet what became of the order.
     pub is_starting: bool,
+    /// What else is known of the order. `None`: the task was taken over, and began long ago.
+    pub order: Option<Order>,
+    /// A beat has named it.
+    pub is_told: bool,
     pub is_stopping: bool,
     /// Nobody wants the result: it is kept here, with its output.
     pub aside: bool,
@@ -26,16 +31,28 @@ pub struct Live {
 }
 
 impl Live {
-    pub fn new(begin: Begin) -> Self {
+    pub fn new(begin: Begin, order: Option<Order>) -> Self {
         Self {
             begin,
             is_starting: true,
+            order,
+            is_told: false,
             is_stopping: false,
             aside: false,
             fenced: false,
             follower: None,
             finishing: None,
         }
+    }
+
+    /// Nothing was heard of it since its order.
+    pub fn is_unanswered(&self) -> bool {
+        self.is_starting && self.finishing.is_none()
+    }
+
+    /// It is not known whether the warden has begun it.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.is_unanswered() && self.order.as_ref().is_some_and(|order| !order.is_begun)
     }
 }
 

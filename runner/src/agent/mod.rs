@@ -12,6 +12,7 @@ mod held;
 mod leftover;
 mod order;
 pub mod serve;
+mod unanswered;
 
 pub use beat::Fixed;
 
@@ -44,8 +45,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 const ANSWER_AT_ONCE_WITHIN: Duration = Duration::from_secs(5);
 /// No answer makes a slot beat faster than this.
 const REST_MIN: Duration = Duration::from_millis(50);
-/// How long an order to the warden is waited for before the next beat says RUNNING all the same. Within this time a
-/// short task has ended: the beat between would be abandoned anyway, and its write is half the cost of such a task.
+/// How long an order to the warden is waited for before the next beat says that it is not known yet what became of it. Within
+/// this time a short task has ended: the beat between would be abandoned anyway, and its write is half the cost of such a task.
 const WARDEN_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 /// Beats of a fenced task come this much more often.
 const FENCED_BEATS: u64 = 3;
@@ -170,6 +171,7 @@ impl Agent {
             .into_iter()
             .filter(|ended| !self.held.has_result(ended.task_id))
             .collect();
+        let mut unread = None;
         self.held.live = match (inventory.live, self.held.live.take()) {
             (Some(found), Some(mut known)) if known.begin.task_id == found.begin.task_id => {
                 known.is_starting = false;
@@ -182,7 +184,7 @@ impl Agent {
                     runner = self.runner(),
                     "a running task is taken over"
                 );
-                let mut live = Live::new(found.begin);
+                let mut live = Live::new(found.begin, None);
                 live.is_starting = false;
                 live.is_stopping = found.stopping;
                 live.fenced = found.fenced;
@@ -193,9 +195,21 @@ impl Agent {
             }
             // Its end is known, and its output on the way.
             (None, Some(known)) if known.finishing.is_some() => Some(known),
+            // Its order went with the connection, unread. Some scheduler may take it for running by now.
+            (None, Some(known))
+                if known.is_told
+                    && known.is_unanswered()
+                    && !new.iter().any(|ended| ended.task_id == known.begin.task_id) =>
+            {
+                unread = Some(known);
+                None
+            }
             // Never begun, or ended: then the end is in the inventory.
             (None, _) => None,
         };
+        if let Some(live) = unread {
+            self.never_begun(live);
+        }
         let finishing = self.held.live.as_ref().map(|live| live.begin.task_id);
         let new: Vec<Ended> = new
             .into_iter()
@@ -217,6 +231,9 @@ impl Agent {
 
     /// One beat and what follows from its answer.
     async fn turn(&mut self) -> Next {
+        if self.look_at_order().await {
+            return Next::Now;
+        }
         let context = Arc::clone(&self.context);
         let park_ms = self.park_ms();
         let deadline = match park_ms {
@@ -257,7 +274,7 @@ impl Agent {
     fn park_ms(&self) -> u64 {
         // A beat that was not answered may mean that answers do not get through: then no time is lost on
         // parking until one does.
-        if self.unanswered > 0 || self.leaving {
+        let park_ms = if self.unanswered > 0 || self.leaving {
             0
         } else if self.held.live.as_ref().is_some_and(|live| live.fenced) {
             // The time that a fence counts begins when the beat was sent, so in perfect health it is as old as this.
@@ -267,7 +284,11 @@ impl Agent {
             u64::try_from(park.as_millis()).unwrap_or(self.beat_interval_ms)
         } else {
             self.beat_interval_ms
-        }
+        };
+        // Of an order without an answer more is known when its time is over.
+        let unconfirmed = self.held.live.as_ref().filter(|live| live.is_unconfirmed());
+        let left_ms = unconfirmed.and_then(|live| live.order.as_ref()?.left_ms(boottime::now_ms()));
+        left_ms.map_or(park_ms, |left_ms| park_ms.min(left_ms))
     }
 
     fn beat(&mut self, park_ms: u64) -> v1::HeartbeatRequest {
@@ -283,7 +304,11 @@ impl Agent {
             fault_no,
             fault,
         };
-        beat::request(&self.context.config, &self.context.fixed, &now, &self.held)
+        let request = beat::request(&self.context.config, &self.context.fixed, &now, &self.held);
+        if let Some(live) = &mut self.held.live {
+            live.is_told = true;
+        }
+        request
     }
 
     /// Waits, but not beyond anything that a scheduler should know at once.

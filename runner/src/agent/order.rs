@@ -1,11 +1,13 @@
 //! The order to begin a task, from the scheduler's words to the warden's.
 
 use super::held::Live;
+use super::unanswered::Order;
 use super::{Agent, Next, REST_MIN, WARDEN_ANSWERS_WITHIN, beat};
 use crate::journal::Begin;
 use crate::task_log;
 use crate::warden::protocol::{Record, Start, ToWarden};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use systole_proto::{convert, v1};
 use systole_shared::limits::{OUTPUT_MAX_BYTES_DEFAULT, RESULTS_PER_BEAT_MAX};
 use systole_shared::policy::fence::{fence_after_ms, kill_grace_max_ms};
@@ -23,7 +25,7 @@ impl Agent {
         let spec = convert::spec_from_wire(run.spec.unwrap_or_default());
         let begin = self.begin(run.task_id, run.attempt, cluster_id, spec.as_ref().ok());
         self.context.max_task_id.fetch_max(run.task_id, Ordering::Relaxed);
-        let mut live = Live::new(begin.clone());
+        let mut live = Live::new(begin.clone(), Some(Order::new(beat_sent_ms, park_ms)));
         let order = match spec {
             _ if self.leaving => record(begin, OutcomeKind::NotStarted, "the runner was shutting down"),
             Err(invalid) => {
@@ -55,12 +57,13 @@ impl Agent {
 
     /// Until the task has ended, or is known to run.
     async fn wait_for_warden(&mut self, task_id: i64) -> Next {
-        let by = Instant::now() + WARDEN_ANSWERS_WITHIN;
+        // No longer than from beat to beat: a slot that waits here is silent.
+        let by = Instant::now() + WARDEN_ANSWERS_WITHIN.min(Duration::from_millis(self.beat_interval_ms));
         while self
             .held
             .live
             .as_ref()
-            .is_some_and(|live| live.begin.task_id == task_id && live.is_starting && live.finishing.is_none())
+            .is_some_and(|live| live.begin.task_id == task_id && live.is_unanswered())
         {
             match tokio::time::timeout_at(by, self.events.recv()).await {
                 Ok(event) => self.hear(event).await,

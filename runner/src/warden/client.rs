@@ -1,7 +1,10 @@
 //! The agent's end of the sockets: finds the warden or starts one, keeps the connections, and brings each event to the slot it
 //! is about. After every new connection a slot gets the inventory of what the warden holds for it, which is the truth.
 
-use super::protocol::{self, Frames, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, ToWarden, Told, Welcome, Why};
+use super::protocol::{
+    self, Frames, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, Ping, ToWarden, Told, Welcome, Why,
+};
+use super::silence::{LOOK_EVERY, Silence, fault_of_silence};
 use super::{Plan, WORKERS, short_path, socket_name, worker_of};
 use crate::backoff::Backoff;
 use crate::error::RunnerError;
@@ -21,6 +24,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// Events that wait for one slot. It holds at most one child and a few results; more is a bug.
@@ -96,8 +100,20 @@ pub struct Client {
 struct Known {
     warden: u32,
     told: Told,
+    /// Workers of it that do not answer.
+    stalled: [bool; WORKERS],
     /// Changes since this process was started.
     changes: u64,
+}
+
+impl Known {
+    /// A warden that does not answer comes first: what it said before may be true no more.
+    fn fault(&self) -> Option<HostFault> {
+        if self.stalled.contains(&true) {
+            return Some(fault_of_silence(self.warden));
+        }
+        self.told.fault.clone()
+    }
 }
 
 /// What the workers said at the first connection.
@@ -197,7 +213,8 @@ impl Client {
         loop {
             let (sender, messages) = mpsc::channel(MESSAGES_MAX);
             *locked(&self.links[worker]) = Some(sender);
-            let closed = self.pump(channel, messages).await;
+            let closed = self.pump(worker, channel, messages).await;
+            self.learn_silence(worker, false);
             let was_open = locked(&self.links[worker]).take().is_some();
             if closed || !was_open || self.ending.load(Ordering::SeqCst) {
                 return;
@@ -220,8 +237,15 @@ impl Client {
     }
 
     /// True: this side closed it.
-    async fn pump(&self, mut channel: Channel, mut messages: mpsc::Receiver<ToWarden>) -> bool {
-        let mut out = Vec::new();
+    async fn pump(&self, worker: usize, mut channel: Channel, mut messages: mpsc::Receiver<ToWarden>) -> bool {
+        let mut out: Vec<u8> = Vec::new();
+        let mut written: usize = 0;
+        // It has just been greeted.
+        self.learn_silence(worker, false);
+        let mut silence = Silence::default();
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        // Of looks that were missed, because this process was stopped itself, nothing can be said.
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Before the first read, too: what followed the welcome may have come with it.
             if let Err(error) = self.route_all(&mut channel.frames) {
@@ -229,23 +253,37 @@ impl Client {
                 return false;
             }
             tokio::select! {
-                message = messages.recv() => {
+                message = messages.recv(), if out.is_empty() => {
                     let Some(message) = message else { return true };
-                    out.clear();
                     let mut next = Some(message);
                     while let Some(message) = next {
-                        if let Err(error) = protocol::put(&mut out, &message) {
-                            tracing::error!(%error, "a message to the warden cannot be written");
-                        }
+                        put(&mut out, &message);
                         next = messages.try_recv().ok();
                     }
-                    if channel.writer.write_all(&out).await.is_err() {
-                        return false;
+                }
+                // Piece by piece: a warden that does not read must not keep this from noticing that it does not answer.
+                wrote = channel.writer.write(&out[written..]), if !out.is_empty() => {
+                    let Ok(count @ 1..) = wrote else { return false };
+                    written += count;
+                    if written == out.len() {
+                        out.clear();
+                        written = 0;
                     }
                 }
                 read = channel.reader.read_buf(channel.frames.buffer()) => {
                     if !matches!(read, Ok(1..)) {
                         return false;
+                    }
+                    silence.heard();
+                    if self.was_faulty.load(Ordering::Relaxed) {
+                        self.learn_silence(worker, false);
+                    }
+                }
+                _ = looks.tick(), if channel.answers_pings => {
+                    if silence.look() {
+                        put(&mut out, &ToWarden::Ping(Ping {}));
+                    } else if silence.is_stalled() {
+                        self.learn_silence(worker, true);
                     }
                 }
             }
@@ -267,6 +305,8 @@ impl Client {
             FromWarden::Health(told) => self.learn_health(None, told),
             FromWarden::Ended(ended) => self.tell(ended.slot, Event::Ended(ended)),
             FromWarden::Draining(_) => self.is_draining(),
+            // That it came is all that it says.
+            FromWarden::Pong(_) => {}
         }
     }
 
@@ -276,22 +316,42 @@ impl Client {
             return (0, None);
         }
         let known = locked(&self.health);
-        (known.changes, known.told.fault.clone())
+        (known.changes, known.fault())
     }
 
     /// `warden`: said with a welcome. The words of both workers may overtake one another, so an older one changes nothing.
     fn learn_health(&self, warden: Option<u32>, told: Told) {
+        self.learn(|known| {
+            let is_new_warden = warden.is_some_and(|warden| warden != known.warden);
+            if is_new_warden || told.no > known.told.no {
+                known.warden = warden.unwrap_or(known.warden);
+                known.told = told;
+            }
+        });
+    }
+
+    /// An order to this slot was never taken up. Told at once, so that what comes back is not given to this host again.
+    pub fn leaves_orders(&self, slot: u32) {
+        self.learn_silence(worker_of(slot), true);
+    }
+
+    fn learn_silence(&self, worker: usize, stalled: bool) {
+        let changed = self.learn(|known| known.stalled[worker] = stalled);
+        if changed && stalled {
+            tracing::error!(worker, "the warden does not answer; this host starts no tasks for now");
+        } else if changed {
+            tracing::info!(worker, "the warden answers again");
+        }
+    }
+
+    /// Tells all slots if this changes what is known of the health of the host. True: it did.
+    fn learn(&self, change: impl FnOnce(&mut Known)) -> bool {
         {
             let mut known = locked(&self.health);
-            let is_new_warden = warden.is_some_and(|warden| warden != known.warden);
-            if !is_new_warden && told.no <= known.told.no {
-                return;
-            }
-            known.warden = warden.unwrap_or(known.warden);
-            let changed = known.told.fault != told.fault;
-            known.told = told;
-            if !changed {
-                return;
+            let before = known.fault();
+            change(&mut known);
+            if known.fault() == before {
+                return false;
             }
             known.changes += 1;
             self.was_faulty.store(true, Ordering::Relaxed);
@@ -300,6 +360,7 @@ impl Client {
         for slot in slots {
             self.tell(slot, Event::Health);
         }
+        true
     }
 
     fn is_draining(&self) {
@@ -355,6 +416,7 @@ impl Client {
             reader,
             writer,
             frames: Frames::default(),
+            answers_pings: false,
         };
         loop {
             match channel.frames.take::<FromWarden>()? {
@@ -363,6 +425,7 @@ impl Client {
                         self.is_draining();
                     }
                     self.learn_health(Some(welcome.pid), welcome.health.clone());
+                    channel.answers_pings = welcome.answers_pings;
                     return Ok((channel, *welcome));
                 }
                 Some(_) => {}
@@ -424,6 +487,13 @@ struct Channel {
     reader: tokio::net::unix::OwnedReadHalf,
     writer: OwnedWriteHalf,
     frames: Frames,
+    answers_pings: bool,
+}
+
+fn put(out: &mut Vec<u8>, message: &ToWarden) {
+    if let Err(error) = protocol::put(out, message) {
+        tracing::error!(%error, "a message to the warden cannot be written");
+    }
 }
 
 /// Neither the terminal's signals nor those to the agent's group are for the warden; nor is the limit of open files that a

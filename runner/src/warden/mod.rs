@@ -17,6 +17,7 @@ pub mod health;
 mod keeper;
 pub mod limiter;
 pub mod protocol;
+mod silence;
 mod task;
 mod timers;
 pub mod tree;

@@ -6,6 +6,7 @@
 
 use crate::journal::{Begin, Ended};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use systole_shared::heartbeat::end::StoppedBy;
@@ -35,6 +36,8 @@ pub enum ToWarden {
     SetAside(Named),
     /// No new tasks; those that run are ended.
     Drain(Drain),
+    /// Whether anybody is there. Only to a warden that said that it answers.
+    Ping(Ping),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -93,6 +96,9 @@ pub struct Named {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Drain {}
 
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Ping {}
+
 /// From the warden.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -106,6 +112,8 @@ pub enum FromWarden {
     Health(Told),
     /// The warden was told to stop: it starts nothing any more.
     Draining(Drain),
+    /// The answer to `Ping`.
+    Pong(Ping),
 }
 
 /// All that this worker holds. What is not in it was never begun, or is forgotten.
@@ -130,6 +138,9 @@ pub struct Welcome {
     pub draining: bool,
     #[serde(default)]
     pub health: Told,
+    /// It answers a `Ping`; earlier versions do not.
+    #[serde(default)]
+    pub answers_pings: bool,
     pub live: Vec<LiveTask>,
     /// Ended and not forgotten.
     pub ended: Vec<Ended>,
@@ -169,10 +180,20 @@ pub struct NotBegun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// The RUN_NEW had lain too long: the cluster may have given the task up.
+    /// The RUN_NEW had lain too long, so the cluster may have given the task up; or the agent took the order back.
     TooLate,
     /// This host has the task already.
     Held,
+}
+
+/// Tasks that are to be stopped by one of these messages. A warden that was stopped itself finds the order to begin a task
+/// and the order to end it side by side: such a task is not begun at all.
+pub fn withdrawn(messages: &[ToWarden]) -> HashSet<i64> {
+    let stop = |message: &ToWarden| match message {
+        ToWarden::Stop(stop) => Some(stop.task_id),
+        _ => None,
+    };
+    messages.iter().filter_map(stop).collect()
 }
 
 /// Appends one frame.
@@ -279,6 +300,31 @@ mod tests {
         frames.buffer().extend(bytes);
         let message: Option<ToWarden> = frames.take().unwrap();
         assert!(matches!(message, Some(ToWarden::Forget(Named { task_id: 2 }))));
+    }
+
+    #[test]
+    fn a_task_that_is_stopped_in_the_same_breath_is_withdrawn() {
+        let stop = |task_id| {
+            let by = StoppedBy::Reset;
+            ToWarden::Stop(Stop { task_id, by })
+        };
+        let messages = [
+            ToWarden::Ping(Ping {}),
+            stop(2),
+            ToWarden::Forget(Named { task_id: 3 }),
+            stop(4),
+        ];
+        assert_eq!(withdrawn(&messages), HashSet::from([2, 4]));
+        assert_eq!(withdrawn(&[]), HashSet::new());
+    }
+
+    #[test]
+    fn a_warden_of_an_earlier_version_does_not_answer_pings() {
+        let welcome = serde_json::json!({
+            "protocol": 1, "version": "x", "pid": 7, "instance_id": "i", "max_task_id": 0, "live": [], "ended": []
+        });
+        let welcome: Welcome = serde_json::from_value(welcome).unwrap();
+        assert!(!welcome.answers_pings);
     }
 
     #[test]

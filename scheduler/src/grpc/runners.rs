@@ -379,6 +379,7 @@ fn parse(ctx: &Context, request: v1::HeartbeatRequest) -> Result<Beat, Invalid> 
         }),
         seq: signed(request.seq, "seq")?,
         said,
+        starting: request.starting,
         task_id: request.task_id,
         results,
         group,

@@ -83,6 +83,15 @@ pub fn answer(said: Said, subject: Subject) -> Step {
     }
 }
 
+/// The same for a RUNNING whose runner does not know yet whether its warden has begun the task: that it was given is true, and
+/// that it runs is not told. It is not given again either, since the order may still be obeyed.
+pub fn not_yet_started(step: Step) -> Step {
+    match step {
+        Step::Started => Step::GoOn,
+        other => other,
+    }
+}
+
 /// What [`Step::Redeliver`] means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redelivery {
@@ -261,6 +270,23 @@ mod tests {
         assert_eq!(redelivery(2, true), Redelivery::Again);
         assert_eq!(redelivery(3, true), Redelivery::NeverStarted);
         assert_eq!(redelivery(0, false), Redelivery::Unknowable);
+    }
+
+    #[test]
+    fn a_task_whose_begin_is_not_known_yet_is_not_told_as_started_and_else_as_running() {
+        for state in TaskState::ALL {
+            let step = answer(Said::Running, Subject::Mine(state));
+            let expected = if state == TaskState::Dispatched {
+                Step::GoOn
+            } else {
+                step
+            };
+            assert_eq!(not_yet_started(step), expected, "{state}");
+        }
+        for subject in [Subject::Nothing, Subject::Foreign, Subject::Unknown] {
+            let step = answer(Said::Running, subject);
+            assert_eq!(not_yet_started(step), step);
+        }
     }
 
     #[test]

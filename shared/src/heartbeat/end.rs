@@ -80,6 +80,14 @@ impl Report {
         }
     }
 
+    /// What became of the child, in words.
+    fn ended(&self) -> String {
+        match self.kind {
+            OutcomeKind::NotStarted => "it was never started".into(),
+            _ => format!("ended with {}", self.child()),
+        }
+    }
+
     /// How the child itself ended, in words.
     fn child(&self) -> String {
         match (self.exit_code, self.signal) {
@@ -127,34 +135,24 @@ pub fn end(
         }
         (_, Some(Terminating::User)) => (
             Transition::Terminate,
-            report.outcome(
-                OutcomeKind::Cancelled,
-                format!("cancelled; ended with {}", report.child()),
-            ),
+            report.outcome(OutcomeKind::Cancelled, format!("cancelled; {}", report.ended())),
         ),
         (_, Some(Terminating::Superseded)) => (
             Transition::Terminate,
-            report.outcome(
-                OutcomeKind::Cancelled,
-                format!("superseded; ended with {}", report.child()),
-            ),
+            report.outcome(OutcomeKind::Cancelled, format!("superseded; {}", report.ended())),
         ),
         (_, Some(Terminating::StartTimeout)) => (
             failed,
             report.outcome(
                 OutcomeKind::StartTimeout,
-                format!("{NOT_STARTED_IN_TIME}; ended with {}", report.child()),
+                format!("{NOT_STARTED_IN_TIME}; {}", report.ended()),
             ),
         ),
         (Some(StoppedBy::Timeout), None) | (_, Some(Terminating::Timeout)) => (
             failed,
             report.outcome(
                 OutcomeKind::Timeout,
-                format!(
-                    "timed out after {}; ended with {}",
-                    format_duration(report.ran_ms),
-                    report.child()
-                ),
+                format!("timed out after {}; {}", format_duration(report.ran_ms), report.ended()),
             ),
         ),
         (Some(StoppedBy::Fence), None) => (

@@ -25,15 +25,18 @@ pub enum FaultKind {
     ProcessLimit,
     NoMemory,
     FileLimit,
+    /// The process that has the children of the host does not answer: told by the one beside it.
+    WardenStalled,
 }
 
 impl FaultKind {
-    pub const ALL: [FaultKind; 5] = [
+    pub const ALL: [FaultKind; 6] = [
         Self::DiskFull,
         Self::FolderUnwritable,
         Self::ProcessLimit,
         Self::NoMemory,
         Self::FileLimit,
+        Self::WardenStalled,
     ];
 
     /// On the wire and in the database.
@@ -44,6 +47,7 @@ impl FaultKind {
             FaultKind::ProcessLimit => "process_limit",
             FaultKind::NoMemory => "no_memory",
             FaultKind::FileLimit => "file_limit",
+            FaultKind::WardenStalled => "warden_stalled",
         }
     }
 }

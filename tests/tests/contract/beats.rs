@@ -13,6 +13,8 @@ on_both_databases!(
     a_foreign_report_changes_nothing,
     an_unknown_task_is_reset,
     one_bad_beat_does_not_spoil_its_batch,
+    a_task_whose_begin_is_not_known_stays_dispatched_and_is_replaced_when_it_never_began,
+    a_task_that_was_cancelled_before_it_began_says_so,
 );
 
 async fn a_stale_beat_changes_nothing(db: TestDb) {
@@ -158,5 +160,62 @@ async fn one_bad_beat_does_not_spoil_its_batch(db: TestDb) {
     for id in ids {
         assert_eq!(replica.state(id).await, S::Failed);
     }
+    replica.stop().await;
+}
+
+async fn a_task_whose_begin_is_not_known_stays_dispatched_and_is_replaced_when_it_never_began(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let id = replica.submit(command(&["true"])).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    runner.take().await;
+    runner.beat.starting = true;
+    // More often than a RUN_NEW is given again that was lost.
+    for _ in 0..5 {
+        assert_eq!(runner.running(id).await.command(), v1::Command::GoOn);
+    }
+    assert_eq!(replica.state(id).await, S::Dispatched);
+    runner.beat.starting = false;
+    let result = runner.result(id, "not_started", None);
+    assert_eq!(runner.ended(result).await.acknowledged, [id]);
+    let task = replica.task(id).await;
+    assert_eq!((task.state(), task.attempt), (S::Failed, 1));
+    assert_eq!(task.outcome.expect("outcome").kind, "not_started");
+    assert_eq!(
+        replica.task(task.retried_by).await.attempt,
+        1,
+        "replaced, not tried again"
+    );
+
+    // The begin becomes known: from then on it runs.
+    let id = runner.take().await.task_id;
+    runner.beat.starting = true;
+    runner.running(id).await;
+    runner.beat.starting = false;
+    runner.running(id).await;
+    assert_eq!(replica.state(id).await, S::Running);
+    runner.beat.starting = true;
+    assert_eq!(runner.running(id).await.command(), v1::Command::GoOn);
+    assert_eq!(replica.state(id).await, S::Running, "what runs is not taken back");
+    replica.stop().await;
+}
+
+async fn a_task_that_was_cancelled_before_it_began_says_so(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    let id = replica.submit(command(&["true"])).await;
+    let mut runner = SimRunner::new(&replica, "a", 0);
+    runner.take().await;
+    runner.beat.starting = true;
+    runner.running(id).await;
+    assert_eq!(replica.cancel(id).await.state(), S::Terminating);
+    let reset = runner.running(id).await.reset.expect("RESET");
+    assert_eq!((reset.task_id, reset.reason()), (id, v1::ResetReason::Stop));
+    assert_eq!(replica.state(id).await, S::Terminating, "nothing is known yet");
+    let result = runner.result(id, "not_started", None);
+    assert_eq!(runner.ended(result).await.acknowledged, [id]);
+    let task = replica.task(id).await;
+    let outcome = task.outcome.clone().expect("outcome");
+    assert_eq!((task.state(), outcome.kind.as_str()), (S::Terminated, "cancelled"));
+    assert_eq!(outcome.message, "cancelled; it was never started");
+    assert_eq!(task.retried_by, 0);
     replica.stop().await;
 }

@@ -177,10 +177,14 @@ impl Worker {
         quiet && !self.shared.plan.stays && self.shared.nobody_is_busy()
     }
 
-    fn start(&mut self, start: &Start) {
+    /// `withdrawn`: the order to end it is there already.
+    fn start(&mut self, start: &Start, withdrawn: bool) {
         let (task_id, slot) = (start.begin.task_id, start.begin.slot);
         if self.live.contains_key(&task_id) || self.kept.contains_key(&task_id) {
             return self.not_begun(task_id, slot, Why::Held);
+        }
+        if withdrawn {
+            return self.not_begun(task_id, slot, Why::TooLate);
         }
         if self.draining_since.is_some() {
             return self.record(

@@ -3,9 +3,11 @@
 use super::{ACCEPT_PAUSE, CONNECTION, NEWCOMER, Worker};
 use crate::warden::connection::Connection;
 use crate::warden::protocol::{
-    Alive, Drain, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, Record, Stop, ToWarden, Welcome, Why,
+    Alive, Drain, FromWarden, Hello, LiveTask, NotBegun, PROTOCOL, Ping, Record, Stop, ToWarden, Welcome, Why,
+    withdrawn,
 };
 use nix::sys::epoll::EpollFlags;
+use std::collections::HashSet;
 use std::io;
 use std::time::Instant;
 use systole_shared::heartbeat::end::StoppedBy;
@@ -60,16 +62,26 @@ impl Worker {
             return self.detach(now);
         }
         let open = connection.read();
-        loop {
-            let Some(connection) = &mut self.connection else { return };
+        // All that is there, before any of it is done: the end of it may take back the beginning.
+        let mut messages = Vec::new();
+        let nonsense = loop {
             match connection.frames.take::<ToWarden>() {
-                Ok(Some(message)) => self.handle(message, now),
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::error!(%error, "the agent sent nonsense");
-                    return self.detach(now);
-                }
+                Ok(Some(message)) => messages.push(message),
+                Ok(None) => break None,
+                Err(error) => break Some(error),
             }
+        };
+        let withdrawn = withdrawn(&messages);
+        for message in messages {
+            // It turned out that nobody listens any more: the next agent asks what there is.
+            if self.connection.is_none() {
+                return;
+            }
+            self.handle(message, &withdrawn, now);
+        }
+        if let Some(error) = nonsense {
+            tracing::error!(%error, "the agent sent nonsense");
+            return self.detach(now);
         }
         if !open {
             self.detach(now);
@@ -99,11 +111,12 @@ impl Worker {
         }
     }
 
-    fn handle(&mut self, message: ToWarden, now: Instant) {
+    fn handle(&mut self, message: ToWarden, withdrawn: &HashSet<i64>, now: Instant) {
         match message {
             // Said once already.
             ToWarden::Hello(_) => {}
-            ToWarden::Start(start) => self.start(&start),
+            ToWarden::Start(start) => self.start(&start, withdrawn.contains(&start.begin.task_id)),
+            ToWarden::Ping(Ping {}) => self.say(&FromWarden::Pong(Ping {})),
             ToWarden::Record(Record { begin, kind, message }) => self.record(&begin, &kind, &message),
             ToWarden::Stop(Stop { task_id, by }) => self.change(task_id, |live| live.stop(by, now)),
             ToWarden::Alive(Alive { task_id, sent_ms }) => self.change(task_id, |live| {
@@ -161,6 +174,7 @@ impl Worker {
                 .map(|policy| policy.path.display().to_string()),
             draining: self.draining_since.is_some(),
             health: health.clone(),
+            answers_pings: true,
             live: live.collect(),
             ended: self.kept.values().map(|kept| kept.ended.clone()).collect(),
         };

@@ -7,7 +7,7 @@ use crate::store::StoreError;
 use crate::store::beats::{LateResult, RunnerRow, RunnerWrite};
 use crate::store::finish::{End, LiveTask};
 use std::collections::{HashMap, HashSet};
-use systole_shared::heartbeat::answer::{Redelivery, Step, Subject, answer, redelivery};
+use systole_shared::heartbeat::answer::{Redelivery, Step, Subject, answer, not_yet_started, redelivery};
 use systole_shared::heartbeat::end::{self, Report};
 use systole_shared::heartbeat::identity::{Order, order};
 use systole_shared::heartbeat::{ResetReason, Said};
@@ -107,7 +107,10 @@ pub(super) fn decide<'a>(
                 None => answer(Said::Idle, Subject::Nothing),
             }
         }
-        Said::Running => answer(Said::Running, named(beat, row, turn.write.task_id, tasks)?),
+        Said::Running => {
+            let step = answer(Said::Running, named(beat, row, turn.write.task_id, tasks)?);
+            if beat.starting { not_yet_started(step) } else { step }
+        }
         // The result was settled above; what is left is what to say of the named task.
         Said::Finished | Said::Failed => {
             if turn.acknowledged.contains(&beat.task_id) {

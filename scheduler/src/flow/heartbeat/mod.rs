@@ -63,6 +63,8 @@ pub struct Beat {
     pub registration: Arc<Registration>,
     pub seq: i64,
     pub said: Said,
+    /// Its runner does not know yet whether the task that it names was begun.
+    pub starting: bool,
     /// The task it names; 0 for IDLE.
     pub task_id: i64,
     pub results: Vec<BeatResult>,

@@ -281,3 +281,24 @@ fn a_lost_runner_ends_a_cancelled_task_as_terminated_and_a_live_one_as_failed() 
     let retries = crate::policy::retry::follow_up(timed_out.kind, 1, 9, 0);
     assert_eq!(retries, crate::policy::retry::FollowUp::Nothing);
 }
+
+#[test]
+fn a_task_that_was_never_started_is_told_as_such_whatever_ended_it() {
+    use super::Terminating as T;
+    let words = |terminating| {
+        let state = match terminating {
+            None => TaskState::Dispatched,
+            Some(_) => TaskState::Terminating,
+        };
+        let (transition, outcome) = end(state, terminating, &report(OutcomeKind::NotStarted, None), false);
+        (transition.to(), outcome.kind, outcome.message)
+    };
+    let (state, kind, _) = words(None);
+    assert_eq!((state, kind), (TaskState::Failed, OutcomeKind::NotStarted));
+    let (state, kind, message) = words(Some(T::User));
+    assert_eq!((state, kind), (TaskState::Terminated, OutcomeKind::Cancelled));
+    assert_eq!(message, "cancelled; it was never started");
+    let (state, kind, message) = words(Some(T::StartTimeout));
+    assert_eq!((state, kind), (TaskState::Failed, OutcomeKind::StartTimeout));
+    assert!(message.ends_with("; it was never started"), "{message}");
+}
