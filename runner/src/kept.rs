@@ -46,8 +46,17 @@ pub fn keep(root: &Path, task_id: i64) -> io::Result<()> {
     Ok(())
 }
 
-/// What has lain too long, and the oldest where it is too much: to be deleted by the caller.
-pub fn surplus(root: &Path, keep: Keep, now: SystemTime) -> io::Result<Vec<PathBuf>> {
+/// The output of one task.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    since: SystemTime,
+    pub path: PathBuf,
+    /// On disk.
+    pub bytes: u64,
+}
+
+/// The oldest first.
+fn find(root: &Path) -> io::Result<Vec<Found>> {
     let entries = match std::fs::read_dir(root.join(KEPT)) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -57,30 +66,52 @@ pub fn surplus(root: &Path, keep: Keep, now: SystemTime) -> io::Result<Vec<PathB
     for entry in entries {
         let entry = entry?;
         // Of the folder: it is written when the files are moved into it.
-        let since = entry.metadata()?.modified()?;
+        let since = match entry.metadata() {
+            Ok(meta) => meta.modified()?,
+            // Deleted meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
         let bytes: u64 = [STDOUT, STDERR]
             .iter()
             .filter_map(|name| std::fs::metadata(entry.path().join(name)).ok())
             .map(|meta| meta.blocks() * 512)
             .sum();
-        found.push((since, entry.path(), bytes));
+        let path = entry.path();
+        found.push(Found { since, path, bytes });
     }
-    // The newest first: what does not fit behind it goes.
-    found.sort_by(|a, b| b.cmp(a));
+    found.sort();
+    Ok(found)
+}
+
+/// What has lain too long, and the oldest where it is too much: to be deleted by the caller.
+pub fn surplus(root: &Path, keep: Keep, now: SystemTime) -> io::Result<Vec<PathBuf>> {
     let mut sum = 0_u64;
-    let surplus = found.into_iter().filter_map(|(since, path, bytes)| {
-        sum = sum.saturating_add(bytes);
-        let old = now.duration_since(since).is_ok_and(|age| age >= keep.time);
-        (old || sum > keep.bytes).then_some(path)
+    // The newest first: what does not fit behind it goes.
+    let surplus = find(root)?.into_iter().rev().filter_map(|found| {
+        sum = sum.saturating_add(found.bytes);
+        let old = now.duration_since(found.since).is_ok_and(|age| age >= keep.time);
+        (old || sum > keep.bytes).then_some(found.path)
     });
     Ok(surplus.collect())
 }
 
+/// The oldest, until they have so many bytes, and at most so many: to be deleted by the caller.
+pub fn oldest(root: &Path, bytes: u64, most: usize) -> io::Result<Vec<Found>> {
+    let mut sum = 0_u64;
+    let oldest = find(root)?.into_iter().take(most).take_while(|found| {
+        let wanted = sum < bytes;
+        sum = sum.saturating_add(found.bytes);
+        wanted
+    });
+    Ok(oldest.collect())
+}
+
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn task(root: &Path, id: i64, bytes: usize) {
+    pub(crate) fn task(root: &Path, id: i64, bytes: usize) {
         let dir = task_dir(root, id);
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join(STDOUT), vec![b'x'; bytes]).unwrap();
@@ -94,7 +125,7 @@ mod tests {
             .unwrap();
     }
 
-    fn ids(surplus: &[PathBuf]) -> Vec<i64> {
+    pub(crate) fn ids(surplus: &[PathBuf]) -> Vec<i64> {
         let id = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().parse().unwrap();
         let mut ids: Vec<i64> = surplus.iter().map(id).collect();
         ids.sort_unstable();
@@ -121,5 +152,24 @@ mod tests {
         assert_eq!(ids(&surplus(root, bounds(100, 0), now(5)).unwrap()), [1, 2, 3, 4]);
         let [_, kept] = candidates(root, 3, STDOUT);
         assert_eq!(std::fs::metadata(kept).unwrap().len(), 100_000);
+    }
+
+    #[test]
+    fn the_oldest_go_until_it_is_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        assert!(oldest(root, 1, 9).unwrap().is_empty());
+        for id in 1..=4 {
+            task(root, id, 100_000);
+        }
+        let chosen = |bytes, most| {
+            let paths: Vec<PathBuf> = oldest(root, bytes, most).unwrap().into_iter().map(|f| f.path).collect();
+            ids(&paths)
+        };
+        assert_eq!(chosen(0, 9), [0_i64; 0]);
+        assert_eq!(chosen(1, 9), [1]);
+        assert_eq!(chosen(150_000, 9), [1, 2]);
+        assert_eq!(chosen(u64::MAX, 9), [1, 2, 3, 4]);
+        assert_eq!(chosen(u64::MAX, 3), [1, 2, 3]);
     }
 }

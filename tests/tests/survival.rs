@@ -138,6 +138,62 @@ fn unwritable(system: &System, kind: &str) {
     assert_eq!(fault(system), None);
 }
 
+/// Bytes that are free where this folder lies.
+fn free(dir: &Path) -> u64 {
+    let found = nix::sys::statvfs::statvfs(dir).expect("a file system");
+    found.blocks_available() * found.fragment_size()
+}
+
+#[test]
+fn full_outputs_that_are_kept_make_room_before_the_disk_is_full() {
+    let system = System::sqlite();
+    let dir = system.path("w");
+    let Some(_mount) = Mount::tmpfs(&dir, "4m") else {
+        println!("a file system of its own could not be mounted: nothing was tested");
+        return;
+    };
+    let _scheduler = system.scheduler(0);
+    let _runner = system.runner("w", 1, &[]);
+    let long = "head -c 200000 /dev/zero | tr '\\0' x";
+    let kept = |id: &str| dir.join("outputs").join(id).exists();
+    let ids: Vec<String> = (0..3)
+        .map(|_| {
+            let id = system.submit(&["--output-max", "16K", "--shell", long]);
+            assert_eq!(system.until(&id, &["FINISHED", "FAILED"])["state"], "FINISHED");
+            until("its full output is kept", || kept(&id));
+            id
+        })
+        .collect();
+    // Of 4 MiB 41 KiB must be free, and below 82 KiB room is made.
+    let fill = |name: &str, leave: u64| {
+        let bytes = usize::try_from(free(&dir) - leave).expect("small");
+        std::fs::write(dir.join(name), vec![0_u8; bytes]).expect("it fits");
+    };
+    for (n, id) in ids.iter().enumerate() {
+        assert_eq!(system.say(&["logs", "--full", id]).stdout.len(), 200_000);
+        fill(&format!("filler-{n}"), 60 * 1024);
+        until("the oldest makes room", || !kept(id) && free(&dir) > 200_000);
+        assert!(ids[n + 1..].iter().all(|id| kept(id)), "and no other");
+        assert_eq!(fault(&system), None);
+        let gone = system.say(&["logs", "--full", id]);
+        assert!(
+            gone.code != Some(0) && gone.stderr.contains("w does not have the full output"),
+            "{gone:?}"
+        );
+    }
+    let log = std::fs::read_to_string(dir.join("warden.log")).expect("its log");
+    assert_eq!(
+        log.matches("a full output is deleted before its time").count(),
+        3,
+        "{log}"
+    );
+    // Nothing is left that may go.
+    fill("filler", 8 * 1024);
+    until("the fault is told", || fault(&system).as_deref() == Some("disk_full"));
+    std::fs::remove_file(dir.join("filler")).expect("room is made");
+    until("the host is well again", || fault(&system).is_none());
+}
+
 /// RUSTSEC-2024-0376 and others: a process out of descriptors ended its loops, or spun.
 #[test]
 fn too_few_descriptors_stop_new_tasks_and_none_fails() {

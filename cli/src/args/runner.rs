@@ -97,7 +97,7 @@ pub struct WardenTimes {
     /// Keep the full output of tasks that wrote more than is stored, this long after their end; 0s: not at all
     #[arg(long, value_name = "D", default_value = "24h", value_parser = duration)]
     pub keep_output: Duration,
-    /// All of those together; the oldest goes first
+    /// All of those together; the oldest goes first, as it does when the disk runs full
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_bytes)]
     pub keep_output_max: u64,
 }

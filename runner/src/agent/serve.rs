@@ -60,7 +60,10 @@ async fn send(context: &Context, order: &v1::NextFetchResponse) {
     let file = match opened {
         Ok(Ok(file)) => Arc::new(file),
         Ok(Err(error)) if error.kind() == io::ErrorKind::NotFound => {
-            let text = format!("{host} does not have the full output of task {task_id} any more");
+            let text = format!(
+                "{host} does not have the full output of task {task_id} any more: it is kept for a while only (--keep-output), and no \
+                 longer than there is room for it"
+            );
             return refuse(context, order, text).await;
         }
         Ok(Err(error)) => {

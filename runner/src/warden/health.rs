@@ -7,7 +7,7 @@
 use crate::boottime;
 use crate::child::fork::{Files, Image, Refused, Step};
 use crate::warden::protocol::Told;
-use nix::sys::statvfs::statvfs;
+use crate::warden::room::Room;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -135,18 +135,13 @@ impl Health {
 
 /// Room for tasks to end in: bytes, and a file for each.
 fn free_space(root: &Path, has_fault: bool) -> Result<(), HostFault> {
-    let found = match statvfs(root) {
-        Ok(found) => found,
-        Err(errno) => return Err(fault_of(&errno.into(), "the data directory cannot be looked at")),
-    };
-    let bytes = |blocks: u64| blocks.saturating_mul(found.fragment_size());
-    let (total, free) = (bytes(found.blocks()), bytes(found.blocks_available()));
-    let least = free_bytes_min(total, has_fault);
-    if free < least {
+    let room = Room::measure(root).map_err(|error| fault_of(&error, "the data directory cannot be looked at"))?;
+    let least = free_bytes_min(room.total, has_fault);
+    if room.free < least {
         let detail = format!(
             "{} of {} are free where the data directory {} lies, and {} are kept for running tasks to end in",
-            rough(free),
-            rough(total),
+            rough(room.free),
+            rough(room.total),
             root.display(),
             rough(least)
         );
@@ -155,8 +150,7 @@ fn free_space(root: &Path, has_fault: bool) -> Result<(), HostFault> {
             detail,
         });
     }
-    // File systems that make inodes as they need them tell none at all.
-    if found.files() > 0 && found.files_available() < DESCRIPTORS as u64 {
+    if room.lacks_files() {
         let detail = format!(
             "no more files can be made where the data directory {} lies",
             root.display()

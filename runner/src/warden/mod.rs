@@ -17,6 +17,7 @@ pub mod health;
 mod keeper;
 pub mod limiter;
 pub mod protocol;
+mod room;
 mod silence;
 mod task;
 mod timers;
@@ -35,6 +36,7 @@ use health::Health;
 use limiter::Limiter;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, pthread_sigmask};
+use room::Room;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
@@ -102,6 +104,16 @@ impl Shared {
                 }
             }
             Err(error) => tracing::warn!(%error, "outputs/ could not be looked at"),
+        }
+    }
+
+    /// Deletes the oldest full outputs where the disk runs full.
+    fn make_room(&self) {
+        let root = &self.plan.data_dir;
+        // What cannot be measured is a fault of the host, and told as such.
+        let Ok(room) = Room::measure(root) else { return };
+        if let Err(error) = room::make(root, &self.place.journal, room) {
+            tracing::warn!(%error, "full outputs could not be deleted, and the disk runs full");
         }
     }
 
@@ -237,6 +249,8 @@ fn start_prober(shared: Arc<Shared>) -> io::Result<JoinHandle<()>> {
         shared.health.probes_here();
         let mut cleaned: Option<Instant> = None;
         while !shared.abandoned.load(Ordering::SeqCst) {
+            // First, so that a disk is called full only when nothing is left that may go.
+            shared.make_room();
             let before = shared.health.no();
             let pause = shared.health.look();
             if shared.health.no() != before {

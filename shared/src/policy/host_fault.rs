@@ -138,6 +138,16 @@ pub fn free_bytes_min(total_bytes: u64, has_fault: bool) -> u64 {
     if has_fault { least * 2 } else { least }
 }
 
+/// How much should go of what may be deleted, bytes; 0: there is room. It begins before the host would be faulty, where a fault
+/// would end, and goes on to half as much again, so that each byte more does not begin it anew.
+pub fn excess_bytes(total_bytes: u64, free_bytes: u64) -> u64 {
+    let enough = free_bytes_min(total_bytes, true);
+    if free_bytes >= enough {
+        return 0;
+    }
+    enough + enough / 2 - free_bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,6 +219,19 @@ mod tests {
         assert_eq!(free_bytes_min(1 << 40, false), 64 << 20);
         assert_eq!(free_bytes_min(1 << 40, true), 128 << 20);
         assert_eq!(free_bytes_min(0, false), 0);
+    }
+
+    #[test]
+    fn what_may_go_goes_before_the_host_is_faulty_and_no_more_than_makes_room() {
+        let (total, least) = (1_000_000, free_bytes_min(1_000_000, false));
+        assert_eq!(excess_bytes(total, 2 * least), 0);
+        for free in [0, 1, least - 1, least, 2 * least - 1] {
+            let excess = excess_bytes(total, free);
+            assert_eq!(free + excess, 3 * least, "{free}");
+            assert_eq!(excess_bytes(total, free + excess), 0);
+        }
+        assert_eq!(excess_bytes(1 << 40, 0), 192 << 20, "no more, however large the disk");
+        assert_eq!(excess_bytes(0, 0), 0);
     }
 
     #[test]
