@@ -45,6 +45,7 @@ pub mod output;
 pub mod read;
 pub mod setup;
 pub mod sql;
+mod sqlite_file;
 pub mod status;
 pub mod submit;
 pub mod tokens;
