@@ -9,7 +9,8 @@
 //! * S4 A task is dispatched at most once; RUN_NEW is built from the rows that the claim returned.
 //! * S5 The end of a task, its callback row and its successor are one transaction.
 //! * S6 Rows are locked in one order: host, runner, task, backfill, trigger, concurrency group, job, health of a job, watch, alarm; by
-//!   key. What comes later locks tasks only by passing over those that somebody has.
+//!   key. What comes later locks tasks only by passing over those that somebody has. Before all of them comes the lock of who stores
+//!   triggers after other jobs ([`jobs::after`]).
 //!
 //! Only this folder contains SQL; only [`db`] names the drivers, and [`backup`], which has connections of its own.
 
@@ -76,6 +77,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         holds::STATEMENTS,
         hosts::STATEMENTS,
         jobs::STATEMENTS,
+        jobs::after::STATEMENTS,
         jobs::backfill::STATEMENTS,
         jobs::health::STATEMENTS,
         jobs::kept::STATEMENTS,

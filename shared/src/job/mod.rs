@@ -4,7 +4,7 @@
 //! ([`task`]) of its template, of merged [`data`] and of [`template`]s in its command. [`diff`] compares two
 //! definitions, [`retry`] is what follows a failure,
 //! [`route`] where runs go. [`file`] reads files of them, [`write`] makes
-//! one, [`import`] reads what they were before, [`schema`] is for editors.
+//! one, [`import`] reads what they were before, [`schema`] is for editors. [`ring`] finds jobs that start each other.
 
 pub mod compile;
 pub mod data;
@@ -13,6 +13,7 @@ pub mod diff;
 pub mod file;
 pub mod import;
 pub mod retry;
+pub mod ring;
 pub mod route;
 pub mod schema;
 pub mod task;

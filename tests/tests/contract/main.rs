@@ -22,6 +22,7 @@ mod job_calls;
 mod job_kinds;
 mod job_places;
 mod job_retries;
+mod job_rings;
 mod job_routes;
 mod job_sets;
 mod job_states;

@@ -12,6 +12,8 @@ use systole_shared::error::{Invalid, Kind};
 const SOURCE_BYTES_MAX: usize = 1_000;
 /// Jobs of a page when those that are in no file any more are looked for.
 const PAGE: i64 = 1_000;
+/// How often jobs are tried again that wait for others of their call.
+const PASSES_MAX: usize = 16;
 
 /// Definitions that are applied together: calendars and groups first, since jobs name them.
 #[derive(Clone, Debug, Default)]
@@ -82,18 +84,50 @@ pub async fn apply(ctx: &Context, batch: &Batch, manner: &Manner) -> Result<Vec<
         }
         items.push(item("concurrency_group", definition, result)?);
     }
+    let first = items.len();
     for definition in &batch.jobs {
-        let result = match check_source(definition) {
-            Ok(()) => apply::apply_job(ctx, definition, &manner).await,
-            Err(refusal) => Err(refusal),
-        };
+        let result = apply_one(ctx, definition, &mut manner).await;
         items.push(item("job", definition, result)?);
     }
+    again(ctx, &batch.jobs, &mut manner, &mut items[first..]).await?;
     // With one that is wrong, it is not known what belongs to the files.
     if batch.complete && items.iter().all(|item| item.result.is_ok()) {
         orphans(ctx, batch, &manner, &mut items).await?;
     }
     Ok(items)
+}
+
+async fn apply_one(ctx: &Context, definition: &Definition, manner: &mut Manner) -> Result<Outcome, Refusal> {
+    check_source(definition)?;
+    let outcome = apply::apply_job(ctx, definition, manner).await?;
+    if manner.dry_run && matches!(outcome.applied, Applied::Created | Applied::Changed) {
+        let (before, after) = (apply::after_names(&outcome.before), apply::after_names(&outcome.after));
+        if !before.is_empty() || !after.is_empty() {
+            Arc::make_mut(&mut manner.planned.after).insert(outcome.name.clone(), after);
+        }
+    }
+    Ok(outcome)
+}
+
+/// Jobs that close a ring with what others of this call were before it: once those are stored there is none. Each pass goes the other
+/// way round, so that a chain that is turned takes one.
+async fn again(ctx: &Context, jobs: &[Definition], manner: &mut Manner, items: &mut [Item]) -> Result<(), Refusal> {
+    let is_ring = |item: &Item| item.result.as_ref().is_err_and(apply::is_ring);
+    let mut left: Vec<usize> = (0..items.len()).filter(|&index| is_ring(&items[index])).collect();
+    let mut before = items.len();
+    for _ in 0..PASSES_MAX {
+        if left.is_empty() || left.len() == before {
+            break;
+        }
+        before = left.len();
+        left.reverse();
+        for &index in &left {
+            let result = apply_one(ctx, &jobs[index], manner).await;
+            items[index] = item("job", &jobs[index], result)?;
+        }
+        left.retain(|&index| is_ring(&items[index]));
+    }
+    Ok(())
 }
 
 fn item(kind: &'static str, definition: &Definition, result: Result<Outcome, Refusal>) -> Result<Item, Refusal> {

@@ -1,6 +1,7 @@
 //! Jobs in the database: definitions and their versions. In the order in which rows are locked: tasks, backfills ([`backfill`]), triggers
 //! ([`triggers`]), concurrency groups, jobs; then the places that chains have ([`slots`]), and the ledger ([`ledger`]).
 
+pub mod after;
 pub mod backfill;
 mod cache;
 pub mod compiled;

@@ -2,7 +2,6 @@
 //! column, and what is right is read all the same.
 
 mod fields;
-mod ring;
 mod set;
 mod toml;
 pub(super) mod tree;

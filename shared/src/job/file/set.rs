@@ -1,10 +1,10 @@
 //! Several files together: calendars and groups of one are known in the others, and no name is taken twice.
 
-use super::ring::rings;
 use super::{Fault, JobFile};
 use crate::error::Invalid;
 use crate::job::compile::{Job, TriggerContext};
 use crate::job::definition::{Group, JobSpec, canonical};
+use crate::job::ring::rings;
 use crate::limits::CONCURRENT_MAX;
 use crate::task::spec::check_word;
 use crate::trigger::calendar::{Calendar, CalendarSpec};

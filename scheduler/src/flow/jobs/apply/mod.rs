@@ -1,8 +1,10 @@
 //! Applying definitions of jobs: what changes, decided and written in one transaction for each job.
 
 mod plan;
+mod ring;
 
 pub use plan::end_pause;
+pub use ring::{after_names, is_ring};
 
 use super::Refusal;
 use super::chains;
@@ -13,7 +15,7 @@ use crate::store::jobs::triggers;
 use crate::store::jobs::{self as store, JobRow, JobWrite, blocking_columns, kept, settle};
 use crate::store::{Class, StoreError, Tx};
 use plan::{SHOWN_FIRES, coming_of, plan_triggers};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systole_shared::error::{Code, Invalid};
 use systole_shared::job::{Job, JobSpec};
@@ -53,6 +55,8 @@ pub struct Manner {
 pub struct Planned {
     pub groups: BTreeSet<String>,
     pub calendars: Calendars,
+    /// Of the jobs that would change: the jobs that they would start after.
+    pub after: Arc<BTreeMap<String, Vec<String>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,6 +307,9 @@ async fn store_job(
     manner: &Manner,
 ) -> Result<Option<Result<Outcome, Refusal>>, StoreError> {
     let name = wanted.spec.name.as_str();
+    if !manner.dry_run {
+        ring::lock(tx, wanted).await?;
+    }
     let known: Vec<i64> = store::by_name(tx, &[name]).await?.iter().map(|row| row.id).collect();
     // Triggers before the job, as everybody locks them.
     let rows = triggers::lock_of_jobs(tx, &known).await?;
@@ -367,6 +374,9 @@ async fn store_job(
         return Ok(Some(Ok(outcome(verdict.applied, version))));
     }
 
+    if let Some(refusal) = ring::closed(tx, wanted, &manner.planned).await? {
+        return Ok(Some(Err(refusal)));
+    }
     let mut plan = match plan_triggers(wanted, stored.as_ref(), rows, lanes, (&calendars, default_zone), now) {
         Ok(plan) => plan,
         Err(refusal) => return Ok(Some(Err(refusal))),
