@@ -132,7 +132,7 @@ impl Wake {
     pub fn work(&self, lanes: &[i64], targets: &[String]) {
         if targets.iter().any(String::is_empty) {
             self.route.notify_one();
-            self.sets.notify_one();
+            self.spread.notify_one();
         }
         let targets: Vec<String> = targets.iter().filter(|host| !host.is_empty()).cloned().collect();
         let targets = targets.as_slice();
@@ -194,6 +194,22 @@ impl Wake {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_without_a_host_rings_for_those_who_choose_one() {
+        use futures_util::FutureExt as _;
+        let wake = Wake::new(Arc::default(), Arc::default());
+        let rung = || {
+            let rings = |duty: &Notify| duty.notified().now_or_never().is_some();
+            (rings(&wake.route), rings(&wake.spread), rings(&wake.sets))
+        };
+        wake.work(&[], &[String::new(), "a".into()]);
+        assert_eq!(rung(), (true, true, false));
+        wake.work(&[1], &["a".into()]);
+        assert_eq!(rung(), (false, false, false));
+        wake.stop([("", 0, 7)]);
+        assert_eq!(rung(), (false, false, true));
+    }
 
     #[test]
     fn messages_are_collected_and_bounded() {

@@ -28,9 +28,6 @@ struct Told {
 /// Chooses for what is due. True: there may be more.
 pub async fn route_due(ctx: &Context) -> Result<bool, StoreError> {
     let live_ms = live_ms(ctx);
-    if !ctx.db.any_route_due(live_ms).await? {
-        return Ok(false);
-    }
     let told = ctx
         .db
         .write("route", Class::Api, move |tx| Box::pin(transact(tx, live_ms)))

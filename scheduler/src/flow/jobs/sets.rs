@@ -16,9 +16,6 @@ use systole_shared::task::{Outcome, OutcomeKind, TaskSpec, TaskState, Transition
 
 /// Makes the members of sets that have their place. True: some were made.
 pub async fn spread_due(ctx: &Context) -> Result<bool, StoreError> {
-    if !ctx.db.any_set_due().await? {
-        return Ok(false);
-    }
     let Some(look) = Look::of(ctx) else {
         return Ok(false);
     };
