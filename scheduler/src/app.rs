@@ -8,7 +8,7 @@ use crate::flow::{alarms, callback, dispatch, fetch, heartbeat, submit};
 use crate::http;
 use crate::loops::{
     self, admit, backfill, callbacks, chains, expire, fire, job_files, lateness, life_sign, outlook, poll, reaper,
-    retention, route, sets, watchdog,
+    retention, route, sets, stamps, watchdog,
 };
 use crate::store::sql::Dialect;
 use crate::store::{Db, StoreError, sqlite_file};
@@ -236,6 +236,7 @@ fn start_duties(ctx: &Arc<Context>) {
     tokio::spawn(loops::keep_running("alarms", Arc::clone(ctx), loops::alarms::run));
     tokio::spawn(loops::keep_running("lateness", Arc::clone(ctx), lateness::run));
     tokio::spawn(loops::keep_running("life sign", Arc::clone(ctx), life_sign::run));
+    tokio::spawn(loops::keep_running("stamps", Arc::clone(ctx), stamps::run));
     tokio::spawn(loops::keep_running("poll", Arc::clone(ctx), poll::run));
     tokio::spawn(loops::keep_running("outlook", Arc::clone(ctx), outlook::run));
     tokio::spawn(loops::keep_running("pulse", Arc::clone(ctx), poll::pulse));

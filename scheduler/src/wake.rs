@@ -61,6 +61,8 @@ pub struct Wake {
     pub sets: Notify,
     /// Rings for broadcasts whose members are not made yet.
     pub spread: Notify,
+    /// Rings for what a wrong clock wrote: the clock is believed again.
+    pub believed: Notify,
     /// Rings for the timeouts of tasks that do not run yet.
     pub timeouts: Notify,
     /// Rings for what is to be done about chains of jobs.
@@ -92,6 +94,7 @@ impl Wake {
             route: Notify::new(),
             sets: Notify::new(),
             spread: Notify::new(),
+            believed: Notify::new(),
             timeouts: Notify::new(),
             chains: Notify::new(),
             backfills: Notify::new(),

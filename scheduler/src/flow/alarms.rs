@@ -155,6 +155,12 @@ pub async fn saw_time(ctx: &Context, asked_boot_ms: i64, db_ms: i64) {
         ClockChange::Released => {
             tracing::info!("the database's clock is believed again; what was held goes on");
             ctx.wake.admit.notify_one();
+            ctx.wake.believed.notify_one();
+        }
+        ClockChange::Stepped => {
+            tracing::info!("the database's clock was set, and another clock tells the same");
+            ctx.wake.admit.notify_one();
+            ctx.wake.believed.notify_one();
         }
     }
 }

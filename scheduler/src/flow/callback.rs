@@ -20,6 +20,8 @@ use systole_shared::time::format_utc;
 
 /// Longest wait between two tries.
 const BACKOFF_MAX: Duration = Duration::from_secs(3_600);
+/// … and what [`backoff_ms`] adds to it at most.
+pub const WAIT_MAX: Duration = Duration::from_secs(3_600 * 6 / 5);
 /// Bytes of an error kept for people.
 const ERROR_CHARS_MAX: usize = 300;
 
@@ -346,6 +348,10 @@ mod tests {
         for (tries, least) in [(1, 2_000), (2, 4_000), (5, 32_000), (30, 3_600_000)] {
             let wait = backoff_ms(first, tries);
             assert!(wait >= least && wait <= least + least / 5, "{tries}: {wait}");
+            assert!(
+                u128::from(wait.unsigned_abs()) <= WAIT_MAX.as_millis(),
+                "{tries}: {wait}"
+            );
         }
     }
 }

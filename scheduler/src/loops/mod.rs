@@ -16,6 +16,7 @@ pub mod reaper;
 pub mod retention;
 pub mod route;
 pub mod sets;
+pub mod stamps;
 pub mod watchdog;
 
 use crate::context::Context;

@@ -47,6 +47,7 @@ pub mod read;
 pub mod setup;
 pub mod sql;
 mod sqlite_file;
+pub mod stamps;
 pub mod status;
 pub mod submit;
 pub mod tokens;
@@ -100,6 +101,7 @@ pub fn statements() -> Vec<&'static sql::Sql> {
         output::STATEMENTS,
         read::STATEMENTS,
         setup::STATEMENTS,
+        stamps::STATEMENTS,
         status::STATEMENTS,
         submit::STATEMENTS,
         tokens::STATEMENTS,

@@ -38,6 +38,8 @@ pub enum ClockChange {
     Held(ClockHold),
     /// The clock is believed again.
     Released,
+    /// It jumped, and a second clock tells the same: it is believed at once.
+    Stepped,
 }
 
 /// The memory of one replica.
@@ -73,6 +75,7 @@ impl ClockGuard {
             self.believed = Some(now);
             return match self.hold.take() {
                 Some(_) => ClockChange::Released,
+                None if by_boot.is_some_and(|off| !agrees(off)) => ClockChange::Stepped,
                 None => ClockChange::None,
             };
         }
@@ -148,6 +151,32 @@ mod tests {
                 ],
             );
         }
+    }
+
+    #[test]
+    fn it_is_told_when_the_clock_is_another_one_than_before() {
+        let mut guard = ClockGuard::default();
+        let mut at = ClockSample {
+            db_ms: START,
+            boot_ms: 0,
+            wall_ms: START,
+            wall_is_another: true,
+        };
+        assert_eq!(guard.observe(at, None), ClockChange::None);
+        let mut passes = |db: i64, wall: i64| {
+            at.db_ms += db;
+            at.boot_ms += 1_000;
+            at.wall_ms += wall;
+            guard.observe(at, None)
+        };
+        assert_eq!(passes(1_000, 1_000), ClockChange::None);
+        // Both were wrong, and were put right.
+        assert_eq!(passes(HOUR, HOUR), ClockChange::Stepped);
+        assert_eq!(passes(-HOUR, -HOUR), ClockChange::Stepped);
+        assert_eq!(passes(1_000, 1_000), ClockChange::None);
+        // The database's alone.
+        assert!(matches!(passes(HOUR, 1_000), ClockChange::Held(_)));
+        assert_eq!(passes(-HOUR, 1_000), ClockChange::Released);
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod losses;
 mod output;
 mod results;
 mod retention;
+mod stamps;
 mod submissions;
 mod timeouts;
 mod uploads;
