@@ -183,10 +183,28 @@ impl TaskRow {
 const HELD: &str = " AND t.id IN (SELECT id FROM task WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NULL \
    UNION ALL SELECT id FROM task WHERE status IN (3, 4, 9) AND orphaned_at_ms IS NOT NULL)";
 
-/// The condition that a task is in one of these states: numbers of ours, never text of a caller.
+/// Whether all of these states are of tasks that runners hold.
+pub(super) fn are_held(states: &[TaskState]) -> bool {
+    let held = [TaskState::Dispatched, TaskState::Running, TaskState::Terminating];
+    !states.is_empty() && states.iter().all(|state| held.contains(state))
+}
+
+/// What ended badly, in the words of partial indexes.
+pub(super) const UNHAPPY: &str = " AND t.status IN (7, 8, 10)";
+
+/// The condition that a task is in one of these states: numbers of ours, never text of a caller. With the words of partial indexes,
+/// without which few rows of these states are looked for among all.
 pub(super) fn in_states(states: &[TaskState]) -> String {
     let numbers: Vec<String> = states.iter().map(|state| state.number().to_string()).collect();
-    format!(" AND t.status IN ({})", numbers.join(", "))
+    let unhappy = [TaskState::Failed, TaskState::Skipped, TaskState::Terminated];
+    let words = if states.iter().all(|state| unhappy.contains(state)) {
+        UNHAPPY
+    } else if are_held(states) {
+        HELD
+    } else {
+        ""
+    };
+    format!(" AND t.status IN ({}){words}", numbers.join(", "))
 }
 
 /// Conditions of a list. All given ones must hold.
@@ -261,13 +279,6 @@ impl Filter {
         }
         if !self.states.is_empty() {
             text.push_str(&in_states(&self.states));
-            // The words of partial indexes, without which few rows of these states are looked for among all.
-            let all_in = |wanted: &[TaskState]| self.states.iter().all(|state| wanted.contains(state));
-            if all_in(&[TaskState::Failed, TaskState::Skipped, TaskState::Terminated]) {
-                text.push_str(" AND t.status IN (7, 8, 10)");
-            } else if all_in(&[TaskState::Dispatched, TaskState::Running, TaskState::Terminating]) {
-                text.push_str(HELD);
-            }
         }
         (text, args)
     }

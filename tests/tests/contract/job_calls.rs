@@ -12,6 +12,7 @@ on_both_databases!(
     runs_are_found_by_what_is_known_of_them,
     a_job_that_is_not_there_is_told_with_the_one_that_was_meant,
     paging_out_of_range_is_refused,
+    a_history_is_read_from_any_time_on_and_page_by_page,
     a_trigger_in_error_that_is_reset_loses_no_slot,
     the_default_zone_is_stored_with_what_is_applied,
     two_changes_of_one_version_are_one_change_and_one_refusal,
@@ -114,6 +115,15 @@ async fn runs_are_found_by_what_is_known_of_them(db: TestDb) {
         (ask(|request| request.trigger = "other".into()), 0),
         (ask(|request| request.runner = "h/0".into()), 2),
         (ask(|request| request.failed = true), 1),
+        (
+            ask(|request| request.states = vec![S::Failed.into(), S::Skipped.into()]),
+            1,
+        ),
+        (
+            ask(|request| request.states = vec![S::Running.into(), S::Dispatched.into()]),
+            0,
+        ),
+        (ask(|request| request.states = vec![S::Queued.into()]), 1),
         (ask(|request| request.runner = "h/1".into()), 0),
         (ask(|request| request.skip = 2), 3),
     ] {
@@ -134,6 +144,80 @@ async fn runs_are_found_by_what_is_known_of_them(db: TestDb) {
     };
     let refused = replica.jobs().runs(missing).await.expect_err("no such job");
     assert_eq!(refused.code(), tonic::Code::NotFound);
+    // One that runs, and one that has succeeded and whose callback is not delivered yet.
+    let running = runner.take().await.task_id;
+    runner.running(running).await;
+    db.sql(&format!("UPDATE task SET status = 5 WHERE id = {}", roots[0]));
+    let held = ask(|request| request.states = vec![S::Running.into(), S::Dispatched.into()]);
+    let found = ok(replica.jobs().runs(held).await).runs;
+    assert_eq!(found.iter().map(|run| run.root_id).collect::<Vec<_>>(), [roots[2]]);
+    let failed = ask(|request| request.failed = true);
+    let found = ok(replica.jobs().runs(failed).await).runs;
+    assert_eq!(found.iter().map(|run| run.root_id).collect::<Vec<_>>(), [roots[1]]);
+    replica.stop().await;
+}
+
+/// Newest first; a stretch of fires with one verdict belongs to each time that it reaches into.
+async fn a_history_is_read_from_any_time_on_and_page_by_page(db: TestDb) {
+    let replica = Replica::start(&db).await;
+    put(&replica, job("a", &json!({}))).await;
+    for (trigger, from, to, verdict) in [
+        ("t", 1_000, 5_000, "skipped"),
+        ("u", 500, 900, "coalesced"),
+        ("t", 6_000, 6_000, "fired"),
+        ("u", 6_000, 6_000, "fired"),
+        ("t", 7_000, 7_000, "skipped"),
+        ("t", 8_000, 9_000, "coalesced"),
+    ] {
+        db.sql(&format!(
+            "INSERT INTO occurrence (job_id, trigger_name, scheduled_ms, until_ms, verdict, task_id, at_ms) \
+             SELECT id, '{trigger}', {from}, {to}, '{verdict}', CASE WHEN '{verdict}' = 'fired' THEN 1 END, {} FROM job",
+            systole_shared::clock::now_ms()
+        ));
+    }
+    let read = async |since_ms, until_ms, trigger: &str, verdict: &str| {
+        let mut request = v1::OccurrencesRequest {
+            job: "a".into(),
+            trigger: trigger.into(),
+            verdict: verdict.into(),
+            since_ms,
+            until_ms,
+            ..v1::OccurrencesRequest::default()
+        };
+        let whole = ok(replica.jobs().occurrences(request.clone()).await).occurrences;
+        request.limit = 1;
+        let mut pages = Vec::new();
+        loop {
+            let page = ok(replica.jobs().occurrences(request.clone()).await);
+            pages.extend(page.occurrences);
+            if page.next_page_token.is_empty() {
+                break;
+            }
+            request.page_token = page.next_page_token;
+        }
+        assert_eq!(pages, whole, "{request:?}");
+        whole.iter().map(|row| row.scheduled_at_ms).collect::<Vec<_>>()
+    };
+    for (since_ms, until_ms, trigger, verdict, found) in [
+        (0, 0, "", "", &[8_000, 7_000, 6_000, 6_000, 1_000, 500][..]),
+        (2_000, 0, "", "", &[8_000, 7_000, 6_000, 6_000, 1_000]),
+        (5_000, 0, "", "", &[8_000, 7_000, 6_000, 6_000, 1_000]),
+        (5_001, 0, "", "", &[8_000, 7_000, 6_000, 6_000]),
+        (1_000, 0, "", "", &[8_000, 7_000, 6_000, 6_000, 1_000]),
+        (900, 0, "", "", &[8_000, 7_000, 6_000, 6_000, 1_000, 500]),
+        (2_000, 7_000, "", "", &[6_000, 6_000, 1_000]),
+        (8_500, 0, "", "", &[8_000]),
+        (9_001, 0, "", "", &[]),
+        (2_000, 0, "t", "", &[8_000, 7_000, 6_000, 1_000]),
+        (2_000, 0, "", "skipped", &[7_000, 1_000]),
+        (8_500, 0, "", "coalesced", &[8_000]),
+        (0, 0, "", "coalesced", &[8_000, 500]),
+        (0, 0, "u", "fired", &[6_000]),
+        (2_000, 0, "", "fired", &[6_000, 6_000]),
+    ] {
+        let what = (since_ms, until_ms, trigger, verdict);
+        assert_eq!(read(since_ms, until_ms, trigger, verdict).await, found, "{what:?}");
+    }
     replica.stop().await;
 }
 

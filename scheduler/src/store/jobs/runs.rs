@@ -3,7 +3,7 @@
 use super::super::db::{Arg, Tx, batch};
 use super::super::error::StoreError;
 use super::super::outcome::OutcomeColumns;
-use super::super::read::in_states;
+use super::super::read::{UNHAPPY, are_held, in_states};
 use super::super::sql::Sql;
 use systole_shared::id::Target;
 use systole_shared::task::{Outcome, TaskState};
@@ -82,13 +82,24 @@ pub struct RunQuery {
 }
 
 impl RunQuery {
-    /// What follows `FROM`, and its parameters.
-    fn conditions(&self, job_id: i64) -> (String, Vec<Arg>) {
-        let mut text = String::from(
-            "task AS t LEFT JOIN occurrence AS o ON o.job_id = t.job_id AND o.scheduled_ms = t.scheduled_ms \
-               AND o.task_id = COALESCE(t.root_id, t.id) \
-             WHERE t.job_id = $1 AND t.scheduled_ms IS NOT NULL AND t.retried_by IS NULL",
-        );
+    /// What follows `FROM`, and its parameters. `named`: with the triggers, as `o`.
+    fn conditions(&self, job_id: i64, named: bool) -> (String, Vec<Arg>) {
+        let mut text = String::from("task AS t");
+        if named {
+            text.push_str(
+                " LEFT JOIN occurrence AS o ON o.job_id = t.job_id AND o.scheduled_ms = t.scheduled_ms \
+                   AND o.task_id = COALESCE(t.root_id, t.id)",
+            );
+        }
+        // The few that runners hold are looked for among those, and not among all runs of the job.
+        let of_job = if are_held(&self.states) {
+            "t.job_id + 0"
+        } else {
+            "t.job_id"
+        };
+        text.push_str(&format!(
+            " WHERE {of_job} = $1 AND t.scheduled_ms IS NOT NULL AND t.retried_by IS NULL"
+        ));
         let mut args: Vec<Arg> = vec![job_id.into()];
         let mut add = |text: &mut String, condition: &str, arg: Arg| {
             args.push(arg);
@@ -110,8 +121,7 @@ impl RunQuery {
             }
         }
         if self.failed {
-            let good = TaskState::Finished.number();
-            text.push_str(&format!(" AND t.ended_at_ms IS NOT NULL AND t.status <> {good}"));
+            text.push_str(UNHAPPY);
         }
         if !self.states.is_empty() {
             text.push_str(&in_states(&self.states));
@@ -127,7 +137,7 @@ struct Count {
 
 /// By scheduled time, newest first.
 pub async fn list(tx: &mut Tx, query: &RunQuery, job_id: i64) -> Result<Vec<RunRow>, StoreError> {
-    let (conditions, mut args) = query.conditions(job_id);
+    let (conditions, mut args) = query.conditions(job_id, true);
     args.push(query.limit.into());
     args.push(query.skip.into());
     let (limit, skip) = (args.len() - 1, args.len());
@@ -139,7 +149,7 @@ pub async fn list(tx: &mut Tx, query: &RunQuery, job_id: i64) -> Result<Vec<RunR
 }
 
 pub async fn count(tx: &mut Tx, query: &RunQuery, job_id: i64) -> Result<u64, StoreError> {
-    let (conditions, args) = query.conditions(job_id);
+    let (conditions, args) = query.conditions(job_id, !query.trigger.is_empty());
     let rows: Vec<Count> = tx
         .all_text(format!("SELECT CAST(count(*) AS BIGINT) AS n FROM {conditions}"), args)
         .await?;
