@@ -83,7 +83,7 @@ pub async fn start(config: Config, shutdown: CancellationToken) -> Result<Runnin
     let database = config.database.clone();
     Box::pin(begin(config, shutdown))
         .await
-        .map_err(|error| match (error, sqlite_file(&database)) {
+        .map_err(|error| match (error, sqlite_file::of(&database)) {
             (StartError::Store(error), Some(path)) => StartError::Store(error.in_file(&path)),
             (error, _) => error,
         })

@@ -318,17 +318,11 @@ pub struct Db {
     pub commits: Arc<Commits>,
 }
 
-/// The file of `sqlite:PATH`.
-pub fn sqlite_file(url: &str) -> Option<PathBuf> {
-    let path = url.strip_prefix("sqlite:")?;
-    Some(PathBuf::from(path.strip_prefix("//").unwrap_or(path)))
-}
-
 impl Db {
     /// Opens `sqlite:PATH` (created when missing) or `postgres://…`.
     pub async fn open(url: &str, connections: u32) -> Result<Self, StoreError> {
         let faults = Arc::new(Faults::default());
-        if let Some(path) = sqlite_file(url) {
+        if let Some(path) = sqlite_file::of(url) {
             let pools = open_sqlite(&path).await?;
             return Ok(Self {
                 pools,

@@ -46,13 +46,13 @@ pub mod output;
 pub mod read;
 pub mod setup;
 pub mod sql;
-mod sqlite_file;
+pub mod sqlite_file;
 pub mod stamps;
 pub mod status;
 pub mod submit;
 pub mod tokens;
 
-pub use db::{Class, Db, Tx, sqlite_file};
+pub use db::{Class, Db, Tx};
 pub use error::StoreError;
 
 /// Every statement that both databases must prepare. For a test.

@@ -7,6 +7,12 @@ use std::path::{Path, PathBuf};
 /// Held for as long as the database is open.
 pub(super) type Lock = nix::fcntl::Flock<std::fs::File>;
 
+/// That of `sqlite:PATH`.
+pub fn of(url: &str) -> Option<PathBuf> {
+    let path = url.strip_prefix("sqlite:")?;
+    Some(PathBuf::from(path.strip_prefix("//").unwrap_or(path)))
+}
+
 /// Takes the file for this process. Made when there is none.
 pub(super) fn claim(path: &Path) -> Result<Lock, StoreError> {
     if path.as_os_str().is_empty() {
