@@ -331,7 +331,7 @@ fn a_warden_that_does_not_answer_closes_its_host_and_what_it_never_began_is_not_
         task["attempt"] == 1
             && task["waiting_for"]
                 .as_str()
-                .is_some_and(|why| why.contains("slots faulty: warden stalled on w"))
+                .is_some_and(|why| why.contains("1 of 1 slot faulty: warden stalled on w"))
     });
     kill(warden, Signal::SIGCONT).expect("it goes on");
     assert_eq!(system.until(&id, &["FINISHED", "FAILED"])["state"], "FINISHED");
