@@ -345,6 +345,36 @@ fn a_warden_that_does_not_answer_closes_its_host_and_what_it_never_began_is_not_
 }
 
 #[test]
+fn a_host_whose_warden_is_gone_gets_no_tasks_until_there_is_another() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let mut warden = system.start("w-warden", &mut system.warden_command("w"));
+    let _runner = system.runner("w", 2, &["--external-warden"]);
+    let first = system.submit(&["--", "true"]);
+    system.until(&first, &["FINISHED"]);
+    warden.kill();
+    until("the fault is told", || {
+        fault(&system).as_deref() == Some("warden_stalled")
+    });
+    let id = system.submit(&["--", "echo", "hello"]);
+    // Longer than it takes to give up an order that a host does not take up: several beats, and each finds no warden.
+    let since = Instant::now();
+    until("it waits, and says why", || {
+        let task = system.show(&id);
+        assert_eq!(
+            (&task["state"], &task["attempt"]),
+            (&"QUEUED".into(), &1.into()),
+            "{task}"
+        );
+        since.elapsed() > Duration::from_secs(5) && task["waiting_for"] == "2 of 2 slots faulty: warden stalled on w"
+    });
+    let _warden = system.start("w-warden", &mut system.warden_command("w"));
+    assert_eq!(system.until(&id, &["FINISHED", "FAILED"])["state"], "FINISHED");
+    assert_eq!(system.say(&["logs", &id]).stdout, "hello\n");
+    until("the host is well again", || fault(&system).is_none());
+}
+
+#[test]
 fn a_task_that_is_cancelled_before_a_stopped_warden_took_it_up_never_starts() {
     let system = System::sqlite();
     let _processes = host(&system);

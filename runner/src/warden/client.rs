@@ -100,8 +100,8 @@ pub struct Client {
 struct Known {
     warden: u32,
     told: Told,
-    /// Workers of it that do not answer.
-    stalled: [bool; WORKERS],
+    /// Workers that do not answer, or are gone, by the process that they belong to.
+    silent: [Option<u32>; WORKERS],
     /// Changes since this process was started.
     changes: u64,
 }
@@ -109,10 +109,16 @@ struct Known {
 impl Known {
     /// A warden that does not answer comes first: what it said before may be true no more.
     fn fault(&self) -> Option<HostFault> {
-        if self.stalled.contains(&true) {
-            return Some(fault_of_silence(self.warden));
+        match self.silent.iter().flatten().next() {
+            Some(warden) => Some(fault_of_silence(*warden)),
+            None => self.told.fault.clone(),
         }
-        self.told.fault.clone()
+    }
+
+    /// The process stays the same until the worker answers: that another one has greeted meanwhile is no news.
+    fn set_silent(&mut self, worker: usize, is_silent: bool) {
+        let warden = self.silent[worker].unwrap_or(self.warden);
+        self.silent[worker] = is_silent.then_some(warden);
     }
 }
 
@@ -214,12 +220,17 @@ impl Client {
             let (sender, messages) = mpsc::channel(MESSAGES_MAX);
             *locked(&self.links[worker]) = Some(sender);
             let closed = self.pump(worker, channel, messages).await;
-            self.learn_silence(worker, false);
             let was_open = locked(&self.links[worker]).take().is_some();
             if closed || !was_open || self.ending.load(Ordering::SeqCst) {
+                self.learn_silence(worker, false);
                 return;
             }
-            tracing::warn!(worker, "the warden is gone; its tasks are settled by the next one");
+            // Without it nothing can be started, and what is given to this host nevertheless would come back again and again.
+            self.learn(|known| known.set_silent(worker, true));
+            tracing::warn!(
+                worker,
+                "the warden is gone; its tasks are settled by the next one, and none is started until then"
+            );
             let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
             channel = loop {
                 match self.open(worker).await {
@@ -336,7 +347,7 @@ impl Client {
     }
 
     fn learn_silence(&self, worker: usize, stalled: bool) {
-        let changed = self.learn(|known| known.stalled[worker] = stalled);
+        let changed = self.learn(|known| known.set_silent(worker, stalled));
         if changed && stalled {
             tracing::error!(worker, "the warden does not answer; this host starts no tasks for now");
         } else if changed {

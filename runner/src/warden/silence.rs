@@ -38,12 +38,12 @@ impl Silence {
     }
 }
 
-/// The fault of a host whose warden is this process.
+/// The fault of a host whose warden is, or was, this process.
 pub fn fault_of_silence(warden: u32) -> HostFault {
     HostFault {
         kind: FaultKind::WardenStalled,
         detail: format!(
-            "the warden (process {warden}), which starts and ends the tasks of this host, does not answer: it is stopped, or waits for a disk"
+            "the warden (process {warden}), which starts and ends the tasks of this host, does not answer: it is gone or stopped, or waits for a disk"
         ),
     }
 }

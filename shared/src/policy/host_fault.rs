@@ -25,7 +25,7 @@ pub enum FaultKind {
     ProcessLimit,
     NoMemory,
     FileLimit,
-    /// The process that has the children of the host does not answer: told by the one beside it.
+    /// The process that has the children of the host does not answer, or is gone: told by the one beside it.
     WardenStalled,
 }
 
