@@ -398,6 +398,34 @@ fn a_task_that_is_cancelled_before_a_stopped_warden_took_it_up_never_starts() {
 }
 
 #[test]
+fn an_agent_beside_a_stopped_warden_ends_with_an_error_and_a_later_one_takes_the_tasks_over() {
+    let system = System::sqlite();
+    let _scheduler = system.scheduler_with(0, &["--beat", "2s", "--lost-after", "300s", "--check", "500ms"]);
+    let mut runner = system.runner("w", 1, &[]);
+    let go = system.path("go");
+    let script = format!("until test -e {}; do sleep 0.02; done; echo done", go.display());
+    let id = system.submit(&["--shell", &script]);
+    system.until(&id, &["RUNNING"]);
+    let warden = system.warden("w");
+    kill(warden, Signal::SIGSTOP).expect("stopped");
+    runner.kill();
+    let mut next = system.runner("w", 1, &[]);
+    let code = next.wait(Duration::from_secs(90));
+    assert!(code.is_some_and(|code| code != 0), "{code:?}");
+    let log = next.log();
+    assert!(
+        log.contains("no warden answers in the data directory") && log.contains("has not answered within 30 s"),
+        "{log}"
+    );
+    kill(warden, Signal::SIGCONT).expect("it goes on");
+    let _runner = system.runner("w", 1, &[]);
+    std::fs::write(&go, "").expect("written");
+    assert_eq!(system.until(&id, &["FINISHED", "FAILED"])["state"], "FINISHED");
+    assert_eq!(system.say(&["logs", &id]).stdout, "done\n");
+    assert_eq!(system.warden("w"), warden, "the same warden");
+}
+
+#[test]
 fn schedulers_that_are_away_for_longer_than_the_limit_lose_no_result_and_no_output() {
     let system = System::sqlite();
     let mut scheduler = system.scheduler(0);

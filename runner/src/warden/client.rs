@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 const EVENTS_MAX: usize = 256;
 /// Messages that wait for the warden.
 const MESSAGES_MAX: usize = 16_384;
-/// How long a warden may take to listen: it settles first what an earlier one left.
+/// How long a warden may take to listen: it settles first what an earlier one left. And then to greet: one start may keep it so long.
 const WARDEN_WITHIN: Duration = Duration::from_secs(30);
 const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
@@ -137,17 +137,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    /// Connects to all workers of the warden, started if need be. The connections live as long as the set of tasks.
-    pub async fn connect(
-        plan: Plan,
-        origin: Origin,
-        start_no: u64,
-    ) -> Result<(Arc<Self>, JoinSet<()>, Greeting), RunnerError> {
+    fn new(plan: Plan, origin: Origin, start_no: u64) -> Result<Self, RunnerError> {
         let dir = std::fs::File::open(&plan.data_dir).map_err(|source| RunnerError::DataDir {
             path: plan.data_dir.clone(),
             source,
         })?;
-        let client = Arc::new(Self {
+        Ok(Self {
             plan,
             origin,
             start_no,
@@ -159,7 +154,16 @@ impl Client {
             health: Mutex::default(),
             was_faulty: AtomicBool::new(false),
             draining: CancellationToken::new(),
-        });
+        })
+    }
+
+    /// Connects to all workers of the warden, started if need be. The connections live as long as the set of tasks.
+    pub async fn connect(
+        plan: Plan,
+        origin: Origin,
+        start_no: u64,
+    ) -> Result<(Arc<Self>, JoinSet<()>, Greeting), RunnerError> {
+        let client = Arc::new(Self::new(plan, origin, start_no)?);
         let mut greeting = Greeting {
             instance_id: String::new(),
             max_task_id: 0,
@@ -170,7 +174,7 @@ impl Client {
         };
         let mut pumps = JoinSet::new();
         for worker in 0..WORKERS {
-            let (channel, welcome) = client.open(worker).await?;
+            let (channel, welcome) = client.open(worker, WARDEN_WITHIN).await?;
             greeting.instance_id.clone_from(&welcome.instance_id);
             greeting.guard.clone_from(&welcome.guard);
             greeting.limits.clone_from(&welcome.limits);
@@ -233,7 +237,7 @@ impl Client {
             );
             let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
             channel = loop {
-                match self.open(worker).await {
+                match self.open(worker, WARDEN_WITHIN).await {
                     Ok((channel, welcome)) => {
                         self.tell_inventory(worker, &welcome);
                         break channel;
@@ -395,13 +399,23 @@ impl Client {
         }
     }
 
-    async fn open(&self, worker: usize) -> Result<(Channel, Welcome), RunnerError> {
-        let by = tokio::time::Instant::now() + WARDEN_WITHIN;
+    /// `within`: the last try begins no later, and no try takes longer.
+    async fn open(&self, worker: usize, within: Duration) -> Result<(Channel, Welcome), RunnerError> {
+        let by = tokio::time::Instant::now() + within;
         let mut backoff = Backoff::new(Duration::from_millis(2), Duration::from_millis(250));
         loop {
-            let error = match self.try_open(worker).await {
-                Ok(opened) => return Ok(opened),
-                Err(error) => error,
+            // One that is stopped takes the connection and the hello into its socket, and says nothing.
+            let error = match tokio::time::timeout(within, self.try_open(worker)).await {
+                Ok(Ok(opened)) => return Ok(opened),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let text = format!(
+                        "it is there and has not answered within {} s: it is stopped, or waits for a disk",
+                        within.as_secs()
+                    );
+                    tracing::error!(worker, "no answer from the warden: {text}");
+                    io::Error::new(io::ErrorKind::TimedOut, text)
+                }
             };
             self.start_if_none().await?;
             if tokio::time::Instant::now() > by {
@@ -549,3 +563,6 @@ fn by_slot(welcome: &Welcome) -> HashMap<u32, Inventory> {
     }
     slots
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
