@@ -163,16 +163,19 @@ impl Agent {
         }
     }
 
-    fn stop(&mut self, aside: bool) -> Next {
+    pub(super) fn stop(&mut self, aside: bool) -> Next {
         let runner = self.runner();
         if let Some(live) = &mut self.held.live {
             live.aside |= aside;
             if !live.is_stopping {
-                live.is_stopping = true;
                 let task_id = live.begin.task_id;
-                tracing::info!(task_id, runner, aside, "a child is stopped, as the scheduler says");
                 let by = StoppedBy::Reset;
-                self.tell_warden(ToWarden::Stop(protocol::Stop { task_id, by }));
+                let stop = ToWarden::Stop(protocol::Stop { task_id, by });
+                // If nobody is there to take it, the next RESET tells it again.
+                live.is_stopping = self.context.warden.send(self.slot, stop);
+                if live.is_stopping {
+                    tracing::info!(task_id, runner, aside, "a child is stopped, as the scheduler says");
+                }
             }
         }
         Next::After(REST_WHILE_STOPPING)

@@ -175,7 +175,8 @@ impl Agent {
         self.held.live = match (inventory.live, self.held.live.take()) {
             (Some(found), Some(mut known)) if known.begin.task_id == found.begin.task_id => {
                 known.is_starting = false;
-                known.is_stopping |= found.stopping;
+                // An order to stop it may have been lost with the connection: the next RESET tells it again.
+                known.is_stopping = found.stopping;
                 Some(known)
             }
             (Some(found), _) => {
@@ -371,3 +372,6 @@ async fn send(
         None => link.heartbeat(beat, deadline).await.map(Some),
     }
 }
+
+#[cfg(test)]
+mod tests;

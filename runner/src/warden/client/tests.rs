@@ -18,6 +18,13 @@ pub(crate) fn client(data_dir: &Path) -> Client {
     Client::new(plan, Origin::Elsewhere, 1).unwrap()
 }
 
+/// As if a worker had greeted; what it is sent from then on.
+pub(crate) fn connect(client: &Client, worker: usize) -> mpsc::Receiver<ToWarden> {
+    let (sender, messages) = mpsc::channel(16);
+    *locked(&client.links[worker]) = Some(sender);
+    messages
+}
+
 #[tokio::test]
 async fn a_warden_that_takes_the_hello_and_says_nothing_is_not_waited_for_without_end() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,0 +1,64 @@
+//! A slot and its warden, with neither a warden nor a scheduler.
+
+use super::*;
+use crate::config::tests::config;
+use crate::journal::tests::begin;
+use crate::warden::client::tests::{client, connect};
+use crate::warden::protocol::{LiveTask, Stop};
+use std::path::Path;
+use systole_shared::heartbeat::react::Slot;
+
+fn agent(data_dir: &Path) -> Agent {
+    let config = config(data_dir);
+    let link = Arc::new(Link::new(&config).unwrap());
+    let context = Context {
+        config,
+        fixed: Fixed {
+            instance_id: "i".into(),
+            start_no: 1,
+            boot_id: "b".into(),
+            host_facts: String::new(),
+            labels: Vec::new(),
+        },
+        link,
+        rounds: None,
+        warden: Arc::new(client(data_dir)),
+        shutdown: Shutdown::new(),
+        max_task_id: AtomicI64::new(0),
+    };
+    Agent::new(Arc::new(context), 0, false)
+}
+
+#[tokio::test]
+async fn a_stop_that_no_warden_took_is_told_again_with_the_next_reset() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = agent(dir.path());
+    let mut live = Live::new(begin(7), None);
+    live.is_starting = false;
+    agent.held.live = Some(live);
+    agent.stop(false);
+    assert_eq!(agent.held.slot(), Slot::Alive(7), "nobody is there");
+
+    let mut told = connect(&agent.context.warden, 0);
+    agent.stop(false);
+    agent.stop(false);
+    assert_eq!(agent.held.slot(), Slot::Stopping(7));
+    assert!(matches!(told.try_recv(), Ok(ToWarden::Stop(Stop { task_id: 7, .. }))));
+    assert!(told.try_recv().is_err(), "once");
+
+    // The warden says that it has not heard of it.
+    let inventory = |stopping| Inventory {
+        live: Some(LiveTask {
+            begin: begin(7),
+            stopping,
+            fenced: false,
+        }),
+        ..Inventory::default()
+    };
+    agent.take_inventory(inventory(false)).await;
+    agent.stop(false);
+    assert!(matches!(told.try_recv(), Ok(ToWarden::Stop(Stop { task_id: 7, .. }))));
+    agent.take_inventory(inventory(true)).await;
+    agent.stop(false);
+    assert!(told.try_recv().is_err(), "it is known there");
+}
