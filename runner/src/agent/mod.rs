@@ -100,6 +100,8 @@ pub struct Agent {
     held: Held,
     leftovers: Leftovers,
     events: mpsc::Receiver<Event>,
+    /// The number of the last inventory.
+    inventory_no: u64,
     /// Takes no new task. With the shutdown, or from the start for a slot that only delivers.
     leaving: bool,
     shutting_down: bool,
@@ -123,6 +125,7 @@ impl Agent {
         Self {
             leftovers: Leftovers::new(Arc::clone(&context), slot),
             events: context.warden.subscribe(slot),
+            inventory_no: 0,
             context,
             slot,
             seq: 0,
@@ -166,6 +169,7 @@ impl Agent {
 
     /// What the warden holds is what there is.
     async fn take_inventory(&mut self, inventory: Inventory) {
+        self.inventory_no = inventory.no;
         let new: Vec<Ended> = inventory
             .ended
             .into_iter()

@@ -46,8 +46,8 @@ impl Agent {
                 }))
             }
         };
-        if !self.tell_warden(order) {
-            // Nothing was begun. When there is a warden again, the task is asked for again.
+        if !self.context.warden.send_order(self.slot, self.inventory_no, order) {
+            // Nothing was begun. When there is a warden again, and it is known what it holds, the task is asked for again.
             return Next::After(REST_MIN * 4);
         }
         self.hurried = 0;

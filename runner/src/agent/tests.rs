@@ -3,8 +3,8 @@
 use super::*;
 use crate::config::tests::config;
 use crate::journal::tests::begin;
-use crate::warden::client::tests::{client, connect};
-use crate::warden::protocol::{LiveTask, Stop};
+use crate::warden::client::tests::{client, connect, say, tell_empty_inventory};
+use crate::warden::protocol::{FromWarden, LiveTask, NotBegun, Stop, Why};
 use std::path::Path;
 use systole_shared::heartbeat::react::Slot;
 
@@ -61,4 +61,36 @@ async fn a_stop_that_no_warden_took_is_told_again_with_the_next_reset() {
     agent.take_inventory(inventory(true)).await;
     agent.stop(false);
     assert!(told.try_recv().is_err(), "it is known there");
+}
+
+#[tokio::test]
+async fn no_order_goes_out_before_the_slot_knows_what_the_warden_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = agent(dir.path());
+    let warden = Arc::clone(&agent.context.warden);
+    let run = || v1::RunNew {
+        task_id: 7,
+        ..v1::RunNew::default()
+    };
+    // The connection is a new one, the slot has the order in its hand, and has not heard the inventory, which lacks it.
+    tell_empty_inventory(&warden, 0);
+    let mut told = connect(&warden, 0);
+    let next = agent.start(run(), "c".into(), boottime::now_ms(), 30_000).await;
+    assert_eq!(next, Next::After(REST_MIN * 4));
+    assert!(
+        agent.held.is_empty() && told.try_recv().is_err(),
+        "it is in nobody's hand"
+    );
+
+    agent.rest(Duration::from_secs(60)).await;
+    say(
+        &warden,
+        FromWarden::NotBegun(NotBegun {
+            task_id: 7,
+            slot: 0,
+            why: Why::TooLate,
+        }),
+    );
+    agent.start(run(), "c".into(), boottime::now_ms(), 30_000).await;
+    assert!(told.try_recv().is_ok(), "it has heard it");
 }

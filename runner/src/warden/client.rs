@@ -58,6 +58,8 @@ pub enum Event {
 /// What the warden holds of one slot.
 #[derive(Debug, Default)]
 pub struct Inventory {
+    /// Counts those of the slot. 0: it came with the greeting.
+    pub no: u64,
     pub live: Option<LiveTask>,
     pub ended: Vec<Ended>,
 }
@@ -66,6 +68,8 @@ pub struct Inventory {
 struct Subscription {
     sender: mpsc::Sender<Event>,
     waiting: Option<mpsc::Receiver<Event>>,
+    /// Inventories that it was told.
+    inventories: u64,
 }
 
 impl Default for Subscription {
@@ -74,6 +78,7 @@ impl Default for Subscription {
         Self {
             sender,
             waiting: Some(receiver),
+            inventories: 0,
         }
     }
 }
@@ -197,6 +202,15 @@ impl Client {
         locked(&self.links[worker_of(slot)])
             .as_ref()
             .is_some_and(|link| link.try_send(message).is_ok())
+    }
+
+    /// The same for an order to begin a task. `heard`: the last inventory that the slot took note of. Also false while a newer one waits
+    /// for it: it is older than the order, and the slot would take from it that the order was lost.
+    pub fn send_order(&self, slot: u32, heard: u64, order: ToWarden) -> bool {
+        // Held meanwhile: a new connection is there only after its inventory was told.
+        let link = locked(&self.links[worker_of(slot)]);
+        let told = locked(&self.slots).get(&slot).map_or(0, |known| known.inventories);
+        told <= heard && link.as_ref().is_some_and(|link| link.try_send(order).is_ok())
     }
 
     /// Tells all workers that no new tasks are started and the running ones are ended.
@@ -395,8 +409,17 @@ impl Client {
         let mut found = by_slot(welcome);
         let slots: Vec<u32> = locked(&self.slots).keys().copied().collect();
         for slot in slots.into_iter().filter(|slot| worker_of(*slot) == worker) {
-            self.tell(slot, Event::Inventory(found.remove(&slot).unwrap_or_default()));
+            let mut inventory = found.remove(&slot).unwrap_or_default();
+            inventory.no = self.count_inventory(slot);
+            self.tell(slot, Event::Inventory(inventory));
         }
+    }
+
+    fn count_inventory(&self, slot: u32) -> u64 {
+        let mut slots = locked(&self.slots);
+        let known = slots.entry(slot).or_default();
+        known.inventories += 1;
+        known.inventories
     }
 
     /// `within`: the last try begins no later, and no try takes longer.

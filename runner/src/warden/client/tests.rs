@@ -25,6 +25,19 @@ pub(crate) fn connect(client: &Client, worker: usize) -> mpsc::Receiver<ToWarden
     messages
 }
 
+/// As if a worker had greeted anew, and holds nothing.
+pub(crate) fn tell_empty_inventory(client: &Client, worker: usize) {
+    let welcome = serde_json::json!({
+        "protocol": 1, "version": "x", "pid": 7, "instance_id": "i", "max_task_id": 0, "live": [], "ended": []
+    });
+    client.tell_inventory(worker, &serde_json::from_value(welcome).unwrap());
+}
+
+/// As if it came from a worker.
+pub(crate) fn say(client: &Client, message: FromWarden) {
+    client.route(message);
+}
+
 #[tokio::test]
 async fn a_warden_that_takes_the_hello_and_says_nothing_is_not_waited_for_without_end() {
     let dir = tempfile::tempdir().unwrap();
