@@ -1,5 +1,6 @@
 //! A slot and its warden, with neither a warden nor a scheduler.
 
+use super::unanswered::Order;
 use super::*;
 use crate::config::tests::config;
 use crate::journal::tests::begin;
@@ -7,6 +8,7 @@ use crate::warden::client::tests::{client, connect, say, tell_empty_inventory};
 use crate::warden::protocol::{FromWarden, LiveTask, NotBegun, Stop, Why};
 use std::path::Path;
 use systole_shared::heartbeat::react::Slot;
+use systole_shared::policy::host_fault::FaultKind;
 
 fn agent(data_dir: &Path) -> Agent {
     let config = config(data_dir);
@@ -63,6 +65,14 @@ async fn a_stop_that_no_warden_took_is_told_again_with_the_next_reset() {
     assert!(told.try_recv().is_err(), "it is known there");
 }
 
+fn too_late(task_id: i64) -> FromWarden {
+    FromWarden::NotBegun(NotBegun {
+        task_id,
+        slot: 0,
+        why: Why::TooLate,
+    })
+}
+
 #[tokio::test]
 async fn no_order_goes_out_before_the_slot_knows_what_the_warden_holds() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,14 +93,31 @@ async fn no_order_goes_out_before_the_slot_knows_what_the_warden_holds() {
     );
 
     agent.rest(Duration::from_secs(60)).await;
-    say(
-        &warden,
-        FromWarden::NotBegun(NotBegun {
-            task_id: 7,
-            slot: 0,
-            why: Why::TooLate,
-        }),
-    );
+    say(&warden, too_late(7));
     agent.start(run(), "c".into(), boottime::now_ms(), 30_000).await;
     assert!(told.try_recv().is_ok(), "it has heard it");
+}
+
+#[tokio::test]
+async fn an_answer_that_came_during_the_look_at_the_journal_is_no_silence() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agent = agent(dir.path());
+    let warden = Arc::clone(&agent.context.warden);
+    // Its time was over long ago, and it is not in the journal.
+    let left = |task_id| {
+        let mut live = Live::new(begin(task_id), Some(Order::new(0, 0)));
+        live.is_told = true;
+        live
+    };
+    agent.held.live = Some(left(7));
+    say(&warden, too_late(7));
+    assert!(agent.look_at_order().await);
+    assert!(agent.held.live.is_none() && agent.held.has_result(7));
+    assert_eq!(warden.health(), (0, None));
+
+    agent.held.live = Some(left(8));
+    assert!(agent.look_at_order().await);
+    assert!(agent.held.live.is_none() && agent.held.has_result(8));
+    let (_, fault) = warden.health();
+    assert_eq!(fault.map(|fault| fault.kind), Some(FaultKind::WardenStalled));
 }

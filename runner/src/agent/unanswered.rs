@@ -84,7 +84,7 @@ impl Order {
 }
 
 impl Agent {
-    /// Looks after an order without an answer. True: it is known that it will never be begun, and the next beat says so.
+    /// Looks after an order without an answer. True: it is known what became of it, and the next beat says so.
     pub(super) async fn look_at_order(&mut self) -> bool {
         let Some(live) = self.held.live.as_mut().filter(|live| live.is_unconfirmed()) else {
             return false;
@@ -99,13 +99,32 @@ impl Agent {
                 false
             }
             Look::NeverBegun => {
+                // An answer that came during the look is one. A warden of an earlier version cannot be asked: found silent beside its
+                // last word, it would be taken for silent for ever.
+                if self.hear_answer(task_id).await {
+                    return true;
+                }
                 self.context.warden.leaves_orders(self.slot);
+                if self.hear_answer(task_id).await {
+                    self.context.warden.takes_orders(self.slot);
+                    return true;
+                }
                 if let Some(live) = self.held.live.take() {
                     self.never_begun(live);
                 }
                 true
             }
         }
+    }
+
+    /// Hears what there is now. True: the order has its answer.
+    async fn hear_answer(&mut self, task_id: i64) -> bool {
+        for _ in 0..self.events.len() {
+            let Ok(event) = self.events.try_recv() else { break };
+            self.hear(Some(event)).await;
+        }
+        let live = self.held.live.as_ref();
+        !live.is_some_and(|live| live.begin.task_id == task_id && live.is_unconfirmed())
     }
 
     /// The end of a task that the warden has not begun and never will: told as what it is, not as a child that is gone.

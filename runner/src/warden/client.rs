@@ -270,7 +270,7 @@ impl Client {
         let mut out: Vec<u8> = Vec::new();
         let mut written: usize = 0;
         // It has just been greeted.
-        self.learn_silence(worker, false);
+        let mut was_heard = true;
         let mut silence = Silence::default();
         let mut looks = tokio::time::interval(LOOK_EVERY);
         // Of looks that were missed, because this process was stopped itself, nothing can be said.
@@ -280,6 +280,10 @@ impl Client {
             if let Err(error) = self.route_all(&mut channel.frames) {
                 tracing::error!(%error, "the warden sent nonsense");
                 return false;
+            }
+            // After its words are told: a slot that finds it silent meanwhile looks for them once more.
+            if std::mem::take(&mut was_heard) && self.was_faulty.load(Ordering::Relaxed) {
+                self.learn_silence(worker, false);
             }
             tokio::select! {
                 message = messages.recv(), if out.is_empty() => {
@@ -304,9 +308,7 @@ impl Client {
                         return false;
                     }
                     silence.heard();
-                    if self.was_faulty.load(Ordering::Relaxed) {
-                        self.learn_silence(worker, false);
-                    }
+                    was_heard = true;
                 }
                 _ = looks.tick(), if channel.answers_pings => {
                     if silence.look() {
@@ -362,6 +364,16 @@ impl Client {
     /// An order to this slot was never taken up. Told at once, so that what comes back is not given to this host again.
     pub fn leaves_orders(&self, slot: u32) {
         self.learn_silence(worker_of(slot), true);
+    }
+
+    /// It was: its word came just then.
+    pub fn takes_orders(&self, slot: u32) {
+        let worker = worker_of(slot);
+        // Held meanwhile: one that is gone stays silent, and is so only after its link was taken away.
+        let link = locked(&self.links[worker]);
+        if link.is_some() {
+            self.learn_silence(worker, false);
+        }
     }
 
     fn learn_silence(&self, worker: usize, stalled: bool) {
