@@ -17,9 +17,6 @@ use systole_proto::convert::labels_to_wire;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Those who read a full output of this host, beyond which others wait.
-const READERS_AT_ONCE: usize = 2;
-
 /// Runs until the shutdown is asked for and all slots have left. An error means that it cannot start;
 /// whatever happens later is waited for, retried and logged.
 pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerError> {
@@ -75,9 +72,7 @@ pub async fn run(config: RunnerConfig, shutdown: Shutdown) -> Result<(), RunnerE
         let (link, data_dir) = (Arc::clone(&context.link), context.config.data_dir.clone());
         AbortOnDropHandle::new(tokio::spawn(rotate::run(link, data_dir, credential, every)))
     });
-    let serving: Vec<_> = (0..READERS_AT_ONCE)
-        .map(|_| AbortOnDropHandle::new(tokio::spawn(serve::run(Arc::clone(&context)))))
-        .collect();
+    let serving = AbortOnDropHandle::new(tokio::spawn(serve::run(Arc::clone(&context))));
     let mut slots = start_slots(&context, greeting.slots.into_iter().collect());
     let mut drain_told = false;
     loop {

@@ -14,11 +14,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use systole_proto::v1;
-use systole_shared::limits::OUTPUT_CHUNK_BYTES_MAX;
+use systole_shared::limits::{OUTPUT_CHUNK_BYTES_MAX, PARK_MS_MAX};
+use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
+/// Those who read a full output of this host, beyond which others wait.
+const READERS_AT_ONCE: usize = 8;
 /// How long a call waits for something to send.
-const PARK: Duration = Duration::from_secs(30);
+const PARK: Duration = Duration::from_millis(PARK_MS_MAX);
 /// A scheduler of an earlier version cannot be asked; it may be upgraded.
 const REST_UNKNOWN: Duration = Duration::from_secs(60);
 const REST_WAIT: Duration = Duration::from_millis(50);
@@ -26,10 +29,15 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// How often a piece is tried while no scheduler takes it.
 const TRIES_MAX: u32 = 6;
 
-/// Serves one reader at a time, for ever.
+/// Serves readers, for ever. One call waits for the next of them, as long as there is room for one.
 pub async fn run(context: Arc<Context>) {
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+    let mut sending = JoinSet::new();
     loop {
+        while sending.try_join_next().is_some() {}
+        if sending.len() >= READERS_AT_ONCE {
+            sending.join_next().await;
+        }
         let request = v1::NextFetchRequest {
             host: context.config.host.clone(),
             instance_id: context.fixed.instance_id.clone(),
@@ -39,7 +47,8 @@ pub async fn run(context: Arc<Context>) {
             Ok(order) => {
                 backoff.reset();
                 if order.fetch_id != 0 {
-                    send(&context, &order).await;
+                    let context = Arc::clone(&context);
+                    sending.spawn(async move { send(&context, &order).await });
                 }
             }
             Err(status) if status.code() == Code::Unimplemented => tokio::time::sleep(REST_UNKNOWN).await,
