@@ -8,8 +8,7 @@ use crate::parked::Answer;
 use crate::store::fetch::Put;
 use crate::store::hosts::Registration;
 use crate::store::output::{Chunk, Stream, Upload};
-use futures_util::stream::{FuturesUnordered, StreamExt as _, iter};
-use std::pin::Pin;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,6 +24,8 @@ use systole_shared::id::check_host;
 use systole_shared::limits::*;
 use systole_shared::policy::restore::is_credible;
 use systole_shared::task::spec::{check_labels, check_word};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
@@ -48,8 +49,7 @@ impl RunnerService for Runners {
         respond(&self.ctx, seq, reply).map(Response::new)
     }
 
-    type HeartbeatIdleStream =
-        Pin<Box<dyn tokio_stream::Stream<Item = Result<v1::HeartbeatIdleResponse, Status>> + Send>>;
+    type HeartbeatIdleStream = ReceiverStream<Result<v1::HeartbeatIdleResponse, Status>>;
 
     async fn heartbeat_idle(
         &self,
@@ -71,17 +71,33 @@ impl RunnerService for Runners {
                     })
                 })?;
                 let ctx = Arc::clone(&self.ctx);
-                Ok(async move {
+                // By its address: it is moved several times from here to its place.
+                Ok(Box::pin(async move {
                     let reply = heartbeat::beat(&ctx, beat).await;
                     let answer = reply.ok().and_then(|reply| respond(&ctx, seq, reply).ok());
                     v1::IdleAnswer { slot, seq, answer }
-                })
+                }))
             })
             .collect::<Result<_, Status>>()?;
-        let answers = waiting
-            .ready_chunks(IDLE_BEATS_MAX)
-            .flat_map(|ready| iter(messages(ready)));
-        Ok(Response::new(Box::pin(answers.map(Ok))))
+        // There is room for all answers: a client that does not read holds up no beat, and no lock that one of them waits for.
+        let (sender, receiver) = mpsc::channel(waiting.len());
+        tokio::spawn(async move {
+            let mut answers = waiting.ready_chunks(IDLE_BEATS_MAX);
+            loop {
+                let ready = tokio::select! {
+                    ready = answers.next() => ready,
+                    // With the call go its beats.
+                    () = sender.closed() => return,
+                };
+                let Some(ready) = ready else { return };
+                for message in messages(ready) {
+                    if sender.try_send(Ok(message)).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 
     async fn upload_output(

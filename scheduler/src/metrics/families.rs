@@ -126,7 +126,7 @@ pub const FAMILIES: &[Family] = &[
         "histogram",
         "",
         "s",
-        "From a heartbeat to the commit that decides its answer; how long the answer is held back then is not in it. Heartbeats that only say that an idle runner is there are not counted: they are gathered, for up to 100 ms.",
+        "From a heartbeat to the commit that decides its answer; how long the answer is held back then is not in it. Heartbeats that only say that an idle runner is there are not counted: they are gathered, for up to 250 ms.",
     ),
     own(
         "systole_report_commit_seconds",

@@ -30,8 +30,8 @@ pub const PROMPT: Pace = Pace {
 };
 /// Beats that only say that an idle runner is there.
 pub const QUIET: Pace = Pace {
-    hold: Duration::from_millis(100),
-    enough: 128,
+    hold: Duration::from_millis(250),
+    enough: 192,
     window: Duration::from_secs(1),
 };
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use systole_proto::v1;
+use systole_shared::limits::PARK_MS_MAX;
 use systole_tests::TestDb;
 use systole_tests::replica::Beats;
 
@@ -67,18 +68,34 @@ pub async fn parked(binary: &Path, db: &TestDb, report: &mut Report, counts: &[u
     Ok(())
 }
 
-/// A host whose slots are all idle.
+/// A host whose slots are all idle, with the two calls that wait then.
 async fn idle(mut client: Beats, mut beats: Vec<v1::HeartbeatRequest>) {
-    loop {
-        for beat in &mut beats {
-            beat.seq += 1;
+    let fetch = v1::NextFetchRequest {
+        host: beats[0].host.clone(),
+        instance_id: beats[0].instance_id.clone(),
+        park_ms: PARK_MS_MAX,
+    };
+    let mut fetches = client.clone();
+    let fetching = async move {
+        loop {
+            if fetches.next_fetch(fetch.clone()).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
         }
-        let request = v1::HeartbeatIdleRequest { beats: beats.clone() };
-        let Ok(answers) = client.heartbeat_idle(request).await else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let mut answers = answers.into_inner();
-        while let Ok(Some(_)) = answers.message().await {}
-    }
+    };
+    let beating = async move {
+        loop {
+            for beat in &mut beats {
+                beat.seq += 1;
+            }
+            let request = v1::HeartbeatIdleRequest { beats: beats.clone() };
+            let Ok(answers) = client.heartbeat_idle(request).await else {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let mut answers = answers.into_inner();
+            while let Ok(Some(_)) = answers.message().await {}
+        }
+    };
+    tokio::join!(fetching, beating);
 }
