@@ -25,6 +25,7 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::{setsockopt, sockopt};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,8 +53,12 @@ const CONNECTIONS_MIN: usize = 64;
 const FILES_KEPT: u64 = 200;
 /// Connections that are not taken are told once in this time.
 const ACCEPT_LOG_EVERY: Duration = Duration::from_secs(60);
-/// A client that is gone without a word is noticed within the sum of both.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+/// A machine that is gone without a word is noticed within the sum of both, by the kernel: it asks the other side, and this process
+/// sleeps on.
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBE_MAX: Duration = Duration::from_secs(5);
+/// A process that stands still, behind a kernel that answers: within the sum of these.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(30);
 const KEEPALIVE_MAX: Duration = Duration::from_secs(5);
 /// Upload of output: 16 chunks of 256 KiB would exceed it; uploads are bounded to 2 MiB together.
 const RUNNER_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -323,6 +328,9 @@ async fn connection(
 ) {
     // Small answers must not wait for more bytes to send.
     drop(stream.set_nodelay(true));
+    if let Err(error) = probe(&stream) {
+        tracing::debug!(%error, "the kernel does not watch a connection");
+    }
     // Somebody who connects and says nothing must not hold a place.
     let spoke = tokio::time::timeout(strangers.handshake_max, stream.peek(&mut [0])).await;
     if !matches!(spoke, Ok(Ok(1..))) {
@@ -336,6 +344,15 @@ async fn connection(
             Err(_) => tracing::debug!("TLS handshake took too long"),
         },
     }
+}
+
+/// Has the kernel find out whether the machine at the other end is there.
+fn probe(stream: &TcpStream) -> nix::Result<()> {
+    let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    setsockopt(stream, sockopt::TcpKeepIdle, &seconds(PROBE_EVERY))?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &seconds(PROBE_MAX))?;
+    setsockopt(stream, sockopt::TcpKeepCount, &1)?;
+    setsockopt(stream, sockopt::KeepAlive, &true)
 }
 
 /// Serves a connection to its end. One that brings no admitted call in time is told to end, so that a call under way is still
@@ -394,6 +411,22 @@ fn ended<E: std::fmt::Display>(done: Result<(), E>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn the_kernel_watches_a_connection() {
+        use nix::sys::socket::getsockopt;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        probe(&stream).unwrap();
+        assert!(getsockopt(&stream, sockopt::KeepAlive).unwrap());
+        let times = [
+            getsockopt(&stream, sockopt::TcpKeepIdle).unwrap(),
+            getsockopt(&stream, sockopt::TcpKeepInterval).unwrap(),
+            getsockopt(&stream, sockopt::TcpKeepCount).unwrap(),
+        ];
+        assert_eq!(times, [10, 5, 1]);
+    }
 
     #[test]
     fn there_are_no_more_connections_than_files() {

@@ -14,7 +14,7 @@ use systole_shared::error::Code;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// How often a replica looks which hosts are asked.
+/// How often a replica looks which hosts are asked, while some are. Else the poll sees it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often a reader looks for the next piece, at first and at last.
 const READ_EVERY: Duration = Duration::from_millis(10);
@@ -36,7 +36,13 @@ impl Default for Asked {
 
 impl Asked {
     async fn look(&self, ctx: &Context) -> Result<(), Refusal> {
-        let hosts: BTreeSet<String> = ctx.db.asked_hosts().await?.into_iter().collect();
+        self.saw(ctx.db.asked_hosts().await?);
+        Ok(())
+    }
+
+    /// All that are asked now.
+    pub fn saw(&self, hosts: Vec<String>) {
+        let hosts: BTreeSet<String> = hosts.into_iter().collect();
         self.0.send_if_modified(|known| {
             let differs = **known != hosts;
             if differs {
@@ -44,7 +50,6 @@ impl Asked {
             }
             differs
         });
-        Ok(())
     }
 }
 
@@ -52,6 +57,7 @@ impl Asked {
 pub async fn run(ctx: Arc<Context>) {
     loop {
         if ctx.asked.0.receiver_count() > 0
+            && !ctx.asked.0.borrow().is_empty()
             && let Err(error) = ctx.asked.look(&ctx).await
         {
             tracing::warn!(%error, "requests for output");

@@ -94,6 +94,7 @@ async fn tick(ctx: &Context) -> Result<(), StoreError> {
         ctx.wake.work_here(&lanes, &targets);
     }
     stop(ctx, &look.terminating);
+    ctx.asked.saw(look.asked);
     Ok(())
 }
 

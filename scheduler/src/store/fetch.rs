@@ -1,7 +1,7 @@
 //! Requests for output that only a runner has, on their way to it, and its bytes on their way back. Whoever asks may talk
 //! to another replica than the runner, so both lie in the database: a row for each reader, and a few pieces in front of it.
 
-use super::db::{Class, Db};
+use super::db::{Class, Db, Tx};
 use super::error::StoreError;
 use super::output::Stream;
 use super::sql::Sql;
@@ -148,6 +148,11 @@ fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
+pub(super) async fn read_asked(tx: &mut Tx) -> Result<Vec<String>, StoreError> {
+    let rows: Vec<OnlyHost> = tx.all(&HOSTS, vec![]).await?;
+    Ok(rows.into_iter().map(|row| row.host).collect())
+}
+
 impl Db {
     /// Asks a host for these bytes. `None`: too many readers.
     pub async fn ask_fetch(
@@ -184,10 +189,7 @@ impl Db {
 
     /// Hosts that are asked for something and have not taken it yet.
     pub async fn asked_hosts(&self) -> Result<Vec<String>, StoreError> {
-        let rows: Vec<OnlyHost> = self
-            .read("fetch", |tx| Box::pin(async move { tx.all(&HOSTS, vec![]).await }))
-            .await?;
-        Ok(rows.into_iter().map(|row| row.host).collect())
+        self.read("fetch", |tx| Box::pin(read_asked(tx))).await
     }
 
     /// Gives the host the oldest request that it has not taken yet.

@@ -4,6 +4,7 @@
 use super::admin;
 use super::db::{Db, Tx};
 use super::error::StoreError;
+use super::fetch::read_asked;
 use super::freeze::{Frozen, in_force};
 use super::holds::{AheadRow, read_ahead};
 use super::jobs::{backfill, routes, sets, triggers, watch};
@@ -74,6 +75,8 @@ pub struct Look {
     /// Lanes and target hosts with QUEUED tasks.
     pub work: (Vec<i64>, Vec<String>),
     pub terminating: Vec<TerminatingRow>,
+    /// Hosts that are asked for a full output.
+    pub asked: Vec<String>,
 }
 
 async fn read_look(tx: &mut Tx, lanes_after: i64, leases_max: i64) -> Result<Look, StoreError> {
@@ -87,6 +90,7 @@ async fn read_look(tx: &mut Tx, lanes_after: i64, leases_max: i64) -> Result<Loo
         leases: read_held(tx, leases_max).await?,
         work: admin::read_work(tx).await?,
         terminating: read_terminating(tx).await?,
+        asked: read_asked(tx).await?,
     })
 }
 

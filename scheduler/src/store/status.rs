@@ -70,9 +70,9 @@ static OCCURRENCES: Sql = Sql::new(
 static SKIPPED: Sql = Sql::new(
     "skipped_since",
     "SELECT j.name AS job, x.reason, CAST(sum(x.fires) AS BIGINT) AS fires, min(x.scheduled_ms) AS from_ms, max(x.until_ms) AS to_ms \
-     FROM (SELECT job_id, verdict, reason, fires, scheduled_ms, until_ms FROM occurrence WHERE at_ms >= $1 \
+     FROM (SELECT job_id, reason, fires, scheduled_ms, until_ms FROM occurrence WHERE verdict = 'skipped' AND at_ms >= $1 \
        ORDER BY at_ms DESC LIMIT $2) AS x JOIN job AS j ON {is:j.id,x.job_id} \
-     WHERE x.verdict = 'skipped' GROUP BY j.name, x.reason ORDER BY fires DESC, j.name, x.reason LIMIT 20",
+     GROUP BY j.name, x.reason ORDER BY fires DESC, j.name, x.reason LIMIT 20",
 );
 static IN_ERROR: Sql = Sql::new(
     "triggers_in_error",

@@ -75,13 +75,11 @@ impl Observer {
         self.last_read_ms = Some(now_ms);
         self.observe(now_ms, rows);
 
-        let silent = |row: &Seen| {
-            let observed = self
-                .seen
-                .get(&(row.host.clone(), row.slot))
-                .map_or(0, |o| now_ms - o.since_ms);
-            row.age_ms >= rule.lost_after_ms && observed >= rule.lost_after_ms
+        let observed = |row: &Seen| {
+            let seen = self.seen.get(&(row.host.clone(), row.slot));
+            seen.map_or(0, |o| now_ms - o.since_ms)
         };
+        let silent = |row: &Seen| row.age_ms >= rule.lost_after_ms && observed(row) >= rule.lost_after_ms;
         let mut host_silent: HashMap<&str, bool> = HashMap::new();
         let mut recently_fresh: HashMap<&str, bool> = HashMap::new();
         for row in rows.iter().filter(|row| !row.leaving) {

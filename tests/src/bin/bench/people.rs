@@ -26,6 +26,29 @@ pub struct People {
 const PIECE: usize = 50_000;
 /// What the scheduler answers from memory is at most this old; after it, `status` reads everything anew.
 const ANEW: Duration = Duration::from_millis(5_100);
+/// Tasks of the history that wait, at most.
+const WAITING_MAX: usize = 100_000;
+/// A job that made every seventh task of the history.
+const JOB: &str = r#"
+[[job]]
+name = "nightly"
+command = ["/bin/true"]
+
+[[job.trigger]]
+name = "main"
+cron = "0 3 * * *"
+zone = "UTC"
+"#;
+/// What people look at in a long history.
+const PAGES: &[&[&str]] = &[
+    &["ls", "--state", "failed"],
+    &["ls", "--job", "nightly"],
+    &["ls", "--job", "nightly", "--state", "failed"],
+    &["job", "history", "nightly"],
+    &["job", "history", "nightly", "--verdict", "skipped"],
+    &["job", "ls"],
+    &["why", "nightly"],
+];
 
 pub async fn people(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, plan: &People) -> Result<()> {
     let process = Process::scheduler(binary, db).await?;
@@ -50,6 +73,18 @@ pub async fn people(binary: &Path, db: &TestDb, report: &mut Report, kind: &str,
             quantile(&mut ls, 0.95)
         ),
     );
+    for page in PAGES {
+        let mut took = timed(plan.rounds, || said(&mut process.command(binary, page)));
+        report.add(
+            format!("(h) systole {}, p50, {kind}", page.join(" ")),
+            quantile(&mut took, 0.5),
+            "ms",
+            format!(
+                "p95 {:.1}; a seventh of the tasks are of the job",
+                quantile(&mut took, 0.95)
+            ),
+        );
+    }
     let mut anew = Vec::new();
     for _ in 0..3 {
         tokio::time::sleep(ANEW).await;
@@ -123,6 +158,14 @@ fn seed(binary: &Path, process: &Process, db: &TestDb, plan: &People) -> Result<
         .command(binary, &["-o", "id", "submit", "--require", "gpu=1", "--", "/bin/true"])
         .output()?;
     let model: i64 = String::from_utf8(output.stdout)?.trim().parse()?;
+    let file = db.folder.path().join("nightly.toml");
+    std::fs::write(&file, JOB)?;
+    let applied = process
+        .command(binary, &["-q", "job", "apply", "-f", &file.display().to_string()])
+        .output()?;
+    if !applied.status.success() {
+        return Err(format!("the job was not stored: {}", String::from_utf8_lossy(&applied.stderr)).into());
+    }
     let (tasks, hosts) = (plan.tasks, plan.hosts);
     let series = |from: usize, to: usize| match db.postgres {
         Some(_) => format!("(SELECT CAST(n AS BIGINT) AS i FROM generate_series({from}, {to}) AS n) AS s"),
@@ -133,21 +176,34 @@ fn seed(binary: &Path, process: &Process, db: &TestDb, plan: &People) -> Result<
     // 2: QUEUED, 6: FINISHED, 7: FAILED.
     let state = format!(
         "CASE WHEN s.i > {} THEN 2 WHEN s.i % 20 = 0 THEN 7 ELSE 6 END",
-        tasks - tasks / 10
+        tasks - (tasks / 10).min(WAITING_MAX)
     );
+    let of_job = "x.state > 2 AND x.i % 7 = 0";
     // In pieces: the scheduler writes in between.
     for from in (1..=tasks).step_by(PIECE) {
         let series = series(from, (from + PIECE - 1).min(tasks));
         db.sql(&format!(
         "INSERT INTO task (status, lane_id, priority, name, spec, submitted_by, created_at_ms, eligible_at_ms, host, slot, start_no, \
-           dispatched_at_ms, started_at_ms, ended_at_ms, outcome_kind, exit_code, outcome_message) \
+           dispatched_at_ms, started_at_ms, ended_at_ms, outcome_kind, exit_code, outcome_message, job, job_id, trigger_id, scheduled_ms) \
          SELECT x.state, x.lane_id, x.priority, x.name, x.spec, x.submitted_by, x.at_ms, x.at_ms, \
            CASE WHEN x.state > 2 THEN 'host-' || x.host END, CASE WHEN x.state > 2 THEN 0 END, CASE WHEN x.state > 2 THEN 1 END, \
            CASE WHEN x.state > 2 THEN x.at_ms + 5 END, CASE WHEN x.state > 2 THEN x.at_ms + 9 END, \
            CASE WHEN x.state > 2 THEN x.at_ms + 900 END, CASE x.state WHEN 6 THEN 'success' WHEN 7 THEN 'exit_code' END, \
-           CASE x.state WHEN 6 THEN 0 WHEN 7 THEN 1 END, CASE WHEN x.state = 7 THEN 'exit code 1' END \
-         FROM (SELECT {state} AS state, m.lane_id, m.priority, m.name, m.spec, m.submitted_by, s.i % {hosts} AS host, \
-             m.created_at_ms - {tasks} + s.i AS at_ms FROM {series} CROSS JOIN task AS m WHERE m.id = {model}) AS x"
+           CASE x.state WHEN 6 THEN 0 WHEN 7 THEN 1 END, CASE WHEN x.state = 7 THEN 'exit code 1' END, \
+           CASE WHEN {of_job} THEN 'nightly' END, CASE WHEN {of_job} THEN x.job_id END, CASE WHEN {of_job} THEN x.trigger_id END, \
+           CASE WHEN {of_job} THEN x.at_ms END \
+         FROM (SELECT {state} AS state, s.i, t.job_id, t.id AS trigger_id, m.lane_id, m.priority, m.name, m.spec, m.submitted_by, s.i % {hosts} AS host, \
+             m.created_at_ms - {tasks} + s.i AS at_ms FROM {series} CROSS JOIN task AS m CROSS JOIN job_trigger AS t \
+             WHERE m.id = {model}) AS x"
+        ));
+    }
+    let end = model + i64::try_from(tasks)?;
+    for from in (model + 1..=end).step_by(PIECE * 7) {
+        let to = from + i64::try_from(PIECE * 7)?;
+        db.sql(&format!(
+            "INSERT INTO occurrence (job_id, trigger_id, trigger_name, scheduled_ms, until_ms, verdict, reason, task_id, at_ms) \
+             SELECT job_id, trigger_id, 'main', scheduled_ms, scheduled_ms, 'fired', 'schedule', id, scheduled_ms FROM task \
+             WHERE job_id IS NOT NULL AND id >= {from} AND id < {to}"
         ));
     }
     let series = series(1, hosts);
@@ -164,6 +220,7 @@ fn seed(binary: &Path, process: &Process, db: &TestDb, plan: &People) -> Result<
     if db.postgres.is_some() {
         // What autovacuum does in time.
         db.sql("VACUUM ANALYZE task");
+        db.sql("VACUUM ANALYZE occurrence");
     }
     Ok(())
 }
