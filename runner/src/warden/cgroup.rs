@@ -70,7 +70,16 @@ impl Cgroups {
         // Tried, not guessed: a read-only mount, a foreign owner or an odd kernel show only here.
         let group = found.make().ok()?;
         found.bears = survives_birth(&group);
+        drop(group);
         if !found.bears {
+            let group = found.make().ok()?;
+            let moves = survives_birth(&group);
+            // Before its parent may be removed.
+            drop(group);
+            if !moves {
+                tracing::warn!(dir = %found.dir.display(), "no child can be started in a control group here, or moved to one");
+                return None;
+            }
             tracing::warn!("children cannot be started in a control group here; they are moved, which takes longer");
         }
         Some(found)

@@ -408,12 +408,17 @@ fn v1(resource: Resource, path: PathBuf, wanted: &Wanted) -> io::Result<V1> {
     }
 }
 
-/// Gives controllers on to the groups below ours, as far as we may. The kernel allows that only for a group without
-/// processes, so this one moves into a group of its own if that helps.
+/// Gives controllers on to the groups below ours, as far as we may. Where processes are in this group the kernel refuses that for
+/// `memory` but not for `cpu` and `pids`: these make it a threaded one, below which no process can be born or moved any more. So
+/// this process goes into a group of its own first, and nothing is given while anybody else is left.
 fn enable(own: &Path, leaf: &str) -> Vec<Resource> {
     let words = |name: &str| std::fs::read_to_string(own.join(name)).unwrap_or_default();
-    let (there, given) = (words("cgroup.controllers"), words("cgroup.subtree_control"));
     let has = |text: &str, resource: Resource| text.split_ascii_whitespace().any(|word| word == resource.controller());
+    let kind = words("cgroup.type");
+    let Some(kind) = Kind::of(&kind) else {
+        return Vec::new();
+    };
+    let (there, given) = (words("cgroup.controllers"), words("cgroup.subtree_control"));
     let there: Vec<Resource> = Resource::ALL
         .into_iter()
         .filter(|resource| has(&there, *resource))
@@ -421,32 +426,45 @@ fn enable(own: &Path, leaf: &str) -> Vec<Resource> {
     if there.iter().all(|resource| has(&given, *resource)) {
         return there;
     }
-    let give = |resource: &Resource| {
-        std::fs::write(
+    let leaf = own.join(leaf);
+    if kind == Kind::Domain {
+        let moved = std::fs::create_dir(&leaf).and_then(|()| std::fs::write(leaf.join("cgroup.procs"), "0"));
+        // What cannot be read is not claimed to be empty.
+        let alone = std::fs::read_to_string(own.join("cgroup.procs")).is_ok_and(|left| left.trim().is_empty());
+        if moved.is_err() || !alone {
+            // The others are not ours to move.
+            let _ = std::fs::write(own.join("cgroup.procs"), "0");
+            let _ = std::fs::remove_dir(&leaf);
+            return Vec::new();
+        }
+    }
+    for resource in &there {
+        let _ = std::fs::write(
             own.join("cgroup.subtree_control"),
             format!("+{}", resource.controller()),
-        )
-    };
-    let is_busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
-    if there
-        .iter()
-        .any(|resource| give(resource).is_err_and(|error| is_busy(&error)))
-    {
-        let leaf = own.join(leaf);
-        let moved = std::fs::create_dir(&leaf).and_then(|()| std::fs::write(leaf.join("cgroup.procs"), "0"));
-        if moved.is_ok()
-            && there
-                .iter()
-                .any(|resource| give(resource).is_err_and(|error| is_busy(&error)))
-        {
-            // Others are in there too, and they are not ours to move.
-            let _ = std::fs::write(own.join("cgroup.procs"), "0");
-        }
-        // Fails while we are in it.
-        let _ = std::fs::remove_dir(&leaf);
+        );
     }
     let given = words("cgroup.subtree_control");
     there.into_iter().filter(|resource| has(&given, *resource)).collect()
+}
+
+/// What a group of version 2 is to the groups below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Of the whole machine, which has no `cgroup.type`: it may have processes beside groups with controllers.
+    Root,
+    Domain,
+}
+
+impl Kind {
+    /// `None`: below it there is no place for processes.
+    fn of(text: &str) -> Option<Self> {
+        match text.trim() {
+            "" => Some(Self::Root),
+            "domain" => Some(Self::Domain),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -548,6 +566,44 @@ mod tests {
         write("memory.events", "oom 3\noom_kill 0\n");
         assert_eq!(enclosure.count(Some(dir.path())).verdict("exit code 1"), None);
         assert_eq!(Enclosure::default().count(Some(dir.path())), Counted::default());
+    }
+
+    /// In files as the kernel's: what it does with a threaded group cannot be had on every host.
+    #[test]
+    fn no_controller_is_given_on_where_a_process_would_be_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| dir.path().join(name);
+        let enabled = |kind: Option<&str>, left: &str, given: &str| {
+            let _ = std::fs::remove_dir_all(file("leaf"));
+            let _ = std::fs::remove_file(file("cgroup.type"));
+            if let Some(kind) = kind {
+                std::fs::write(file("cgroup.type"), format!("{kind}\n")).unwrap();
+            }
+            std::fs::write(file("cgroup.controllers"), "cpuset cpu io memory pids\n").unwrap();
+            std::fs::write(file("cgroup.subtree_control"), given).unwrap();
+            std::fs::write(file("cgroup.procs"), left).unwrap();
+            let found = enable(dir.path(), "leaf");
+            let read = |name| std::fs::read_to_string(file(name)).unwrap();
+            (found, read("cgroup.subtree_control"), read("cgroup.procs"))
+        };
+        let nothing = Vec::new;
+        // The agent is in it, too: as it was, and this process is back.
+        assert_eq!(
+            enabled(Some("domain"), "17\n", ""),
+            (nothing(), String::new(), "0".into())
+        );
+        // Alone, and in the group of the whole machine. (A file keeps the last word, the kernel all.)
+        assert_eq!(enabled(Some("domain"), "", "").1, "+pids");
+        assert_eq!(
+            enabled(None, "1\n17\n", ""),
+            (nothing(), "+pids".into(), "1\n17\n".into())
+        );
+        // Given already, but no place for processes.
+        let given = "cpu memory pids\n";
+        assert_eq!(enabled(Some("domain"), "", given).0, Resource::ALL);
+        for kind in ["domain threaded", "threaded", "domain invalid"] {
+            assert_eq!(enabled(Some(kind), "17\n", given).0, nothing(), "{kind}");
+        }
     }
 
     #[test]
