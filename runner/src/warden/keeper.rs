@@ -5,24 +5,37 @@
 
 use super::cgroup;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
-use nix::unistd::{ForkResult, fork, pipe2, setsid};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, Pid, fork, pipe2, setsid};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+
+/// Of the warden.
+pub struct Keeper {
+    /// Open as long as this process lives, and in no other: every child closes it at its exec.
+    writer: OwnedFd,
+    pid: Pid,
+}
+
+impl Keeper {
+    /// Has it end before the warden does: a service manager that sees the warden's end finds nobody left, and no group.
+    pub fn dismiss(self) {
+        drop(self.writer);
+        // It gives up on each directory after a second.
+        let _ = waitpid(self.pid, None);
+    }
+}
 
 /// To be called while the process has one thread. Without a keeper the warden works all the same.
 #[expect(unsafe_code, reason = "a fork without an exec; this process has one thread")]
-pub fn start(cgroups: Vec<PathBuf>) {
+pub fn start(cgroups: Vec<PathBuf>) -> Option<Keeper> {
     if cgroups.is_empty() {
-        return;
+        return None;
     }
-    let Ok((reader, writer)) = pipe2(nix::fcntl::OFlag::O_CLOEXEC) else {
-        return;
-    };
+    let (reader, writer) = pipe2(nix::fcntl::OFlag::O_CLOEXEC).ok()?;
     // SAFETY: there is no other thread that could hold a lock.
     match unsafe { fork() } {
-        Ok(ForkResult::Parent { .. }) => {
-            // Open as long as this process lives, and in no other: every child closes it at its exec.
-            std::mem::forget(writer);
-        }
+        Ok(ForkResult::Parent { child }) => Some(Keeper { writer, pid: child }),
         Ok(ForkResult::Child) => {
             drop(writer);
             // The lock of the directory among others: it must be free once the warden is gone.
@@ -38,7 +51,10 @@ pub fn start(cgroups: Vec<PathBuf>) {
             // SAFETY: the end of this process, without the exit handlers of the one that it was forked from.
             unsafe { libc::_exit(0) }
         }
-        Err(errno) => tracing::warn!(%errno, "the warden has no keeper"),
+        Err(errno) => {
+            tracing::warn!(%errno, "the warden has no keeper");
+            None
+        }
     }
 }
 

@@ -346,7 +346,7 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
         .chain(limiter.dirs())
         .collect();
     protect::from_want_of_memory();
-    keeper::start(dirs);
+    let keeper = keeper::start(dirs);
     let opened = open(plan, home, cgroups, limiter)?;
     let shared = opened.shared;
     tracing::info!(
@@ -384,6 +384,9 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
         }
     }
     bury_orphans();
+    if let Some(keeper) = keeper {
+        keeper.dismiss();
+    }
     tracing::info!("the warden has left");
     Ok(())
 }
