@@ -304,7 +304,8 @@ fn with_remedy(folder: &Path, owner: u32, mode: u32, me: &Me, why: Why) -> Strin
     let facts = format!("belongs to {}, mode {mode:04o}", user_name(owner));
     match why {
         Why::Owner => format!(
-            "{facts}; it must be this user's or root's: chown {} '{shown}'",
+            "{facts}; it must be this user's or root's: run this as {}, or: chown {} '{shown}'",
+            user_name(owner),
             user_name(me.uid)
         ),
         Why::Mode => format!("{facts}, so that others can exchange what is in it: chmod go-w '{shown}'"),

@@ -23,8 +23,12 @@ const COLUMNS: [Column; 5] = [
 ];
 /// Where units of the machine are.
 const SYSTEM_UNITS: &str = "/etc/systemd/system";
+/// Where a package has them.
+const PACKAGE_UNITS: &str = "/usr/lib/systemd/system";
 /// Where those have their data.
 const SYSTEM_DATA: &str = "/var/lib/systole";
+/// The token of a runner of the machine that has not joined.
+const SYSTEM_TOKEN: &str = "/etc/systole/runner.token";
 /// A unit that does not fail within this runs.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 /// Longest wait for it to run at all.
@@ -55,11 +59,10 @@ fn install(output: &Output, args: &InstallArgs) -> Result<u8, Failure> {
     let (kind, system) = (args.kind, args.scope.system);
     let options = checked(kind, &args.options)?;
     let program = program(system)?;
-    let joined = |dir: &Path| systole_runner::credential::Credential::load(dir).is_ok_and(|found| found.is_some());
     let place = Place {
         program: &program,
         options: &options,
-        joined: system && joined(&Path::new(SYSTEM_DATA).join("runner")),
+        joined: system && has_joined(&Path::new(SYSTEM_DATA).join("runner")),
         has_scheduler_env: Path::new("/etc/systole/scheduler.env").is_file(),
     };
     let units = if system {
@@ -103,12 +106,29 @@ fn install(output: &Output, args: &InstallArgs) -> Result<u8, Failure> {
         systemd.log_words(),
         names[names.len() - 1].trim_end_matches(".service"),
     ));
-    if !system {
+    if system {
+        note_token(output, kind);
+    } else {
         note_lingering(output);
     }
     note_build_folder(output, &program);
     tell(output, systemd, &dir, &names);
     Ok(exit_code::OK)
+}
+
+fn has_joined(data: &Path) -> bool {
+    systole_runner::credential::Credential::load(data).is_ok_and(|found| found.is_some())
+}
+
+/// Root has no token of its own there, and would be told that none is known.
+fn note_token(output: &Output, kind: ServiceKind) {
+    let token = Path::new(SYSTEM_DATA).join("tokens/admin.token");
+    if kind != ServiceKind::Runner && token.is_file() {
+        output.note(&format!(
+            "the admin token is readable by root and systole alone: SYSTOLE_TOKEN_FILE={} systole ls",
+            token.display()
+        ));
+    }
 }
 
 /// The options of the service, as its own command takes them.
@@ -212,6 +232,9 @@ fn check_place(kind: ServiceKind, dir: &Path, units: &[Unit], options: &[String]
     };
     let has_env = env(&format!("{}.env", kind.command())).is_some_and(|file| file.is_file());
     match kind {
+        _ if system && says(&["--data-dir"]) => Err(Failure::usage(format!(
+            "--data-dir: services of the machine have their data in {SYSTEM_DATA}; leave it out, or mount a disk there"
+        ))),
         ServiceKind::Scheduler if !says(&["--database"]) && !has_env => Err(Failure::usage(
             "a scheduler needs its database: … -- --database postgres://USER@HOST/NAME, or SYSTOLE_DATABASE=… in the file of its environment (see deploy/README.md), where a password belongs",
         )),
@@ -232,6 +255,16 @@ fn check_place(kind: ServiceKind, dir: &Path, units: &[Unit], options: &[String]
                     }
                 ))),
             }
+        }
+        ServiceKind::Runner
+            if system
+                && !says(&["--token-file"])
+                && !Path::new(SYSTEM_TOKEN).is_file()
+                && !has_joined(&Path::new(SYSTEM_DATA).join("runner")) =>
+        {
+            Err(Failure::usage(format!(
+                "this host has joined no cluster, so it needs the runner token in {SYSTEM_TOKEN}, readable by user systole (deploy/README.md has the commands), or … -- --token-file FILE; or join first, with the line of `systole join-command`"
+            )))
         }
         ServiceKind::Up if !system => match crate::instance::running(&paths::data_dir()?)? {
             Some(facts) if !facts.as_ref().is_some_and(|facts| facts.service) => Err(Failure::refused(format!(
@@ -371,10 +404,22 @@ fn uninstall(output: &Output, args: &UninstallArgs) -> Result<u8, Failure> {
         paths::with_tilde(&paths::data_dir()?)
     };
     output.note(&format!(
-        "stopped and removed: {}. Data stay in {data}; a task that runs is ended within 15 minutes, unless a runner takes it over",
-        installed.join(", ")
+        "stopped and removed: {}. Data stay in {data}; {}",
+        installed.join(", "),
+        what_of_tasks(&installed)
     ));
     Ok(exit_code::OK)
+}
+
+/// Those that run here, after these units were stopped.
+fn what_of_tasks(units: &[&str]) -> &'static str {
+    if units.contains(&"systole-warden.service") {
+        "the tasks of this host were ended"
+    } else if units == ["systole-scheduler.service"] {
+        "runners go on with their tasks, and deliver the results to a scheduler that is back"
+    } else {
+        "a task that runs is ended within 15 minutes, unless a runner takes it over"
+    }
 }
 
 /// Units of ours that are there.
@@ -392,10 +437,15 @@ fn status(output: &Output, system: bool) -> Result<u8, Failure> {
     let dir = unit_dir(system)?;
     let names = installed(&dir, system, None);
     if names.is_empty() {
-        output.note(&format!(
-            "no unit of systole in {}; see `systole service install --help`",
-            dir.display()
-        ));
+        let there = |dir: &Path| {
+            let mut names = ServiceKind::ALL.into_iter().flat_map(|kind| unit::names(kind, true));
+            names.any(|name| dir.join(name).is_file())
+        };
+        output.note(&if system && (there(&dir) || there(Path::new(PACKAGE_UNITS))) {
+            "no unit was written by `systole service install`; those of a package, or written by hand: systemctl status 'systole*'".to_owned()
+        } else {
+            format!("no unit of systole in {}; see `systole service install --help`", dir.display())
+        });
         if !output.format.is_for_people() {
             tell_units(output, system, &[]);
         }
@@ -454,5 +504,18 @@ fn tell_units(output: &Output, system: bool, units: &[json::Unit]) {
                 .collect();
             table::print(&COLUMNS, &rows, output);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::what_of_tasks;
+
+    #[test]
+    fn what_becomes_of_tasks_is_told_by_who_has_them() {
+        assert!(what_of_tasks(&["systole-warden.service", "systole-runner.service"]).contains("were ended"));
+        assert!(what_of_tasks(&["systole-runner.service"]).contains("15 minutes"));
+        assert!(what_of_tasks(&["systole.service", "systole-scheduler.service"]).contains("15 minutes"));
+        assert!(what_of_tasks(&["systole-scheduler.service"]).contains("go on"));
     }
 }

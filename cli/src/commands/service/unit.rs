@@ -98,7 +98,32 @@ pub fn of_system(kind: ServiceKind, place: &Place<'_>) -> Vec<Unit> {
         .collect()
 }
 
+/// Of the units' own options those that may be said otherwise.
+const REPLACEABLE: [&str; 3] = ["--token-file", "--token-dir", "--listen"];
+
+/// What the options say themselves is not said twice, which the program refuses.
+fn without_said(command: &str, options: &[String]) -> String {
+    let says = |flag: &str| {
+        options
+            .iter()
+            .filter_map(|option| option.strip_prefix(flag))
+            .any(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let mut words = command.split(' ');
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        if REPLACEABLE.contains(&word) && says(word) {
+            // With its value.
+            words.next();
+        } else {
+            kept.push(word);
+        }
+    }
+    kept.join(" ")
+}
+
 fn of_machine(command: &str, place: &Place<'_>) -> String {
+    let command = without_said(command, place.options);
     let mut command = command.replacen(PROGRAM, &word(&place.program.to_string_lossy()), 1);
     if place.joined {
         command = command.replace(" --token-file /etc/systole/runner.token", "");
@@ -241,6 +266,23 @@ mod tests {
         assert!(!exec(scheduler).contains("--listen"), "{}", exec(scheduler));
         place.program = Path::new("/opt/my tools/systole");
         assert!(exec(&of_user(ServiceKind::Up, &place)[0]).starts_with("\"/opt/my tools/systole\" up "));
+    }
+
+    #[test]
+    fn an_option_of_a_unit_is_not_said_twice() {
+        let options = ["--url", "https://db:7410", "--token-file", "/etc/x/token"].map(str::to_owned);
+        assert_eq!(
+            exec(&of_system(ServiceKind::Runner, &place(&options))[1]),
+            "/opt/systole runner --external-warden --data-dir /var/lib/systole/runner --url https://db:7410 --token-file /etc/x/token $SYSTOLE_OPTIONS"
+        );
+        let options = ["--listen=[::]:7411".to_owned()];
+        let scheduler = &of_system(ServiceKind::Scheduler, &place(&options))[0];
+        assert_eq!(exec(scheduler).matches("--listen").count(), 1, "{}", exec(scheduler));
+        assert!(
+            exec(scheduler).contains(" --token-dir /var/lib/systole/tokens "),
+            "{}",
+            exec(scheduler)
+        );
     }
 
     #[test]
