@@ -171,7 +171,7 @@ async fn a_call_of_many_beats_takes_idle_slots_of_one_host_only(db: TestDb) {
             .client
             .heartbeat_idle(v1::HeartbeatIdleRequest { beats })
             .await;
-        let status = call.err().expect("refused");
+        let status = call.expect_err("refused");
         assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
         status.message().to_owned()
     };
@@ -186,7 +186,7 @@ async fn a_call_of_many_beats_takes_idle_slots_of_one_host_only(db: TestDb) {
     assert!(busy.await.contains("by itself"));
     let mut client = replica.beats();
     let nobody = client.heartbeat_idle(v1::HeartbeatIdleRequest::default()).await;
-    assert!(nobody.err().expect("refused").message().contains("1 to 256"));
+    assert!(nobody.expect_err("refused").message().contains("1 to 256"));
     assert_eq!(replica.running.context.parked_beats(), 0);
     replica.stop().await;
 }

@@ -11,6 +11,7 @@ mod people;
 mod process;
 mod real;
 mod report;
+mod retention;
 mod submit;
 
 use claims::claims_section;

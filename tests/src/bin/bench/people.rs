@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::process::{Process, cpu};
 use crate::report::{Report, median, quantile};
+use crate::retention::retention;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ const PAGES: &[&[&str]] = &[
 pub async fn people(binary: &Path, db: &TestDb, report: &mut Report, kind: &str, plan: &People) -> Result<()> {
     let process = Process::scheduler(binary, db).await?;
     batch(binary, &process, db, report, kind, plan)?;
-    seed(binary, &process, db, plan)?;
+    let model = seed(binary, &process, db, plan)?;
     let size = format!("{} hosts, {} tasks", plan.hosts, plan.tasks);
     let own = timed(plan.rounds, || {
         Command::new(binary)
@@ -97,7 +98,8 @@ pub async fn people(binary: &Path, db: &TestDb, report: &mut Report, kind: &str,
         "ms",
         format!("{size}; again within 5 s {:.1}", quantile(&mut again, 0.5)),
     );
-    top(binary, &process, report, kind, plan).await
+    top(binary, &process, report, kind, plan).await?;
+    retention(&process, db, report, kind, model, plan.tasks, plan.rounds * 2).await
 }
 
 /// Wall time of each, ms.
@@ -153,7 +155,8 @@ fn batch(binary: &Path, process: &Process, db: &TestDb, report: &mut Report, kin
 
 /// A long history and many hosts, by SQL: most tasks have ended, some in twenty badly, and a tenth waits. They are like one
 /// that was really submitted.
-fn seed(binary: &Path, process: &Process, db: &TestDb, plan: &People) -> Result<()> {
+/// Returns its id.
+fn seed(binary: &Path, process: &Process, db: &TestDb, plan: &People) -> Result<i64> {
     let output = process
         .command(binary, &["-o", "id", "submit", "--require", "gpu=1", "--", "/bin/true"])
         .output()?;
@@ -222,7 +225,7 @@ fn seed(binary: &Path, process: &Process, db: &TestDb, plan: &People) -> Result<
         db.sql("VACUUM ANALYZE task");
         db.sql("VACUUM ANALYZE occurrence");
     }
-    Ok(())
+    Ok(model)
 }
 
 async fn top(binary: &Path, process: &Process, report: &mut Report, kind: &str, plan: &People) -> Result<()> {
