@@ -9,49 +9,74 @@ use std::time::Duration;
 /// Rest between two steps, so that the clean-up never competes with the work.
 const STEP_REST: Duration = Duration::from_millis(20);
 /// Steps of one pass; the next pass goes on.
-const STEPS_MAX: u32 = 2_000;
+pub const STEPS_MAX: u32 = 2_000;
 /// Hosts that were not seen for this long and hold nothing are forgotten.
 const HOSTS_UNSEEN_MS: i64 = 7 * 24 * 3_600_000;
 
 pub async fn run(ctx: Arc<Context>) {
+    let mut walk = Walk::new(STEPS_MAX);
     loop {
         if !super::pause(&ctx, ctx.config.retention.period).await {
             return;
         }
-        if let Err(error) = pass(&ctx).await {
+        if let Err(error) = walk.pass(&ctx).await {
             tracing::warn!(%error, "retention");
         }
     }
 }
 
-/// One pass. By age nothing goes while the database's clock is not believed.
-pub async fn pass(ctx: &Context) -> Result<(), StoreError> {
-    if let Some(until_ms) = ctx.clock.until_ms() {
-        by_age(ctx, until_ms).await?;
-    }
-    drop_output(ctx).await
+/// Where the walk over old tasks is. A pass that had no steps left is gone on with by the next one: tasks that wait for longer
+/// than others are kept, however many, do not keep it from those behind them.
+#[derive(Debug)]
+pub struct Walk {
+    steps_max: u32,
+    cursor: i64,
 }
 
-async fn by_age(ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
-    let keep_ms = i64::try_from(ctx.config.retention.keep.as_millis()).unwrap_or(i64::MAX);
-    if keep_ms > 0 {
-        let mut cursor = 0;
+impl Walk {
+    /// `steps_max`: of one pass.
+    pub fn new(steps_max: u32) -> Self {
+        Self { steps_max, cursor: 0 }
+    }
+
+    /// One pass. By age nothing goes while the database's clock is not believed.
+    pub async fn pass(&mut self, ctx: &Context) -> Result<(), StoreError> {
+        if let Some(until_ms) = ctx.clock.until_ms() {
+            self.by_age(ctx, until_ms).await?;
+        }
+        drop_output(ctx).await
+    }
+
+    async fn by_age(&mut self, ctx: &Context, until_ms: i64) -> Result<(), StoreError> {
+        let keep_ms = i64::try_from(ctx.config.retention.keep.as_millis()).unwrap_or(i64::MAX);
+        if keep_ms > 0 && !self.tasks(ctx, keep_ms, until_ms).await? {
+            return Ok(());
+        }
+        others_by_age(ctx, keep_ms, until_ms).await
+    }
+
+    /// False: the replica stops.
+    async fn tasks(&mut self, ctx: &Context, keep_ms: i64, until_ms: i64) -> Result<bool, StoreError> {
         let mut deleted = 0;
-        for _ in 0..STEPS_MAX {
-            let cleaned = ctx.db.clean_tasks(cursor, keep_ms, until_ms).await?;
+        for _ in 0..self.steps_max {
+            let cleaned = ctx.db.clean_tasks(self.cursor, keep_ms, until_ms).await?;
             deleted += cleaned.deleted;
-            match cleaned.cursor {
-                Some(next) => cursor = next,
-                None => break,
+            self.cursor = cleaned.cursor.unwrap_or(0);
+            if self.cursor == 0 {
+                break;
             }
             if !super::pause(ctx, STEP_REST).await {
-                return Ok(());
+                return Ok(false);
             }
         }
         if deleted > 0 {
             tracing::info!(deleted, "ended tasks deleted by age");
         }
+        Ok(true)
     }
+}
+
+async fn others_by_age(ctx: &Context, keep_ms: i64, until_ms: i64) -> Result<(), StoreError> {
     if keep_ms > 0 {
         for _ in 0..STEPS_MAX {
             if !ctx.db.clean_occurrences(keep_ms, until_ms).await? || !super::pause(ctx, STEP_REST).await {

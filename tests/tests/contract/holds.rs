@@ -3,6 +3,7 @@
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;
+use systole_scheduler::loops::retention::{STEPS_MAX, Walk};
 use systole_tests::replica::{Replica, command};
 use systole_tests::system::http_get;
 use systole_tests::wait::until;
@@ -102,7 +103,7 @@ async fn a_clock_that_jumps_to_2036_starts_nothing_and_deletes_nothing(db: TestD
     assert!(readyz(&replica).await.contains("alarm: the database's clock"));
     let (delayed, ended) = delayed_and_ended(&replica, &db).await;
     // What has its own cause goes on; each duty has had its turn when the next task has run.
-    systole_scheduler::loops::retention::pass(ctx).await.expect("pass");
+    Walk::new(STEPS_MAX).pass(ctx).await.expect("pass");
     let plain = replica.submit(command(&["true"])).await;
     let mut runner = SimRunner::new(&replica, "b", 0);
     assert_eq!(runner.take().await.task_id, plain);

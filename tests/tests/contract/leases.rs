@@ -3,6 +3,7 @@
 use std::time::Duration;
 use systole_proto::v1;
 use systole_proto::v1::lease_service_client::LeaseServiceClient;
+use systole_scheduler::loops::retention::{STEPS_MAX, Walk};
 use systole_tests::replica::Replica;
 use systole_tests::wait::until;
 use systole_tests::{TestDb, on_both_databases};
@@ -311,7 +312,8 @@ async fn a_token_never_comes_twice_though_leases_are_forgotten(db: TestDb) {
     ));
     // The floor first, the rows with the next pass.
     for _ in 0..2 {
-        systole_scheduler::loops::retention::pass(&replica.running.context)
+        Walk::new(STEPS_MAX)
+            .pass(&replica.running.context)
             .await
             .expect("a pass");
     }

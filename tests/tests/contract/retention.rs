@@ -2,6 +2,7 @@
 
 use systole_proto::v1;
 use systole_proto::v1::TaskState as S;
+use systole_scheduler::loops::retention::Walk;
 use systole_tests::replica::{Replica, command};
 use systole_tests::wait::until;
 use systole_tests::{SimRunner, TestDb, on_both_databases};
@@ -9,6 +10,7 @@ use systole_tests::{SimRunner, TestDb, on_both_databases};
 on_both_databases!(
     ids_never_return,
     retention_deletes_ended_tasks_only,
+    tasks_that_wait_for_long_do_not_keep_retention_from_those_behind_them,
     the_output_budget_drops_the_oldest,
 );
 
@@ -41,6 +43,37 @@ async fn retention_deletes_ended_tasks_only(db: TestDb) {
     })
     .await;
     assert_eq!(replica.state(waiting).await, S::Queued);
+    replica.stop().await;
+}
+
+async fn tasks_that_wait_for_long_do_not_keep_retention_from_those_behind_them(db: TestDb) {
+    let mut config = Replica::config(&db);
+    config.retention.keep = std::time::Duration::from_millis(1);
+    let replica = Replica::start_with(config).await;
+    // More than two steps of a pass look at.
+    let items = vec![
+        v1::SubmitItem {
+            spec: Some(command(&["true"])),
+            key: String::new(),
+        };
+        250
+    ];
+    let request = v1::SubmitRequest {
+        items,
+        reason: String::new(),
+    };
+    replica.tasks().submit(request).await.expect("submit");
+    let ended = replica.submit(command(&["true"])).await;
+    replica.cancel(ended).await;
+    let count = || db.sql(&format!("SELECT count(*) FROM task WHERE id = {ended}"));
+    let mut walk = Walk::new(2);
+    // Older than what is kept, by the database's clock.
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    walk.pass(&replica.running.context).await.expect("pass");
+    assert_eq!(count(), "1", "the first pass does not come so far");
+    walk.pass(&replica.running.context).await.expect("pass");
+    assert_eq!(count(), "0");
+    assert_eq!(db.sql("SELECT count(*) FROM task"), "250");
     replica.stop().await;
 }
 
