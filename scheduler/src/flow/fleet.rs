@@ -97,17 +97,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_not_there_is_told_the_one_that_was_meant() {
-        let slot = |host: &str, slot| RunnerView {
-            id: RunnerId::new(host, slot),
-            queues: vec![],
-            labels: Labels::default(),
-            live: true,
-            left: false,
-            seen_ms: 0,
-            cordon: None,
-            fault: None,
-            busy: None,
-        };
+        let slot = |host: &str, slot| RunnerView::ready(RunnerId::new(host, slot));
         let fleet = FleetView {
             runners: vec![slot("db-01", 0), slot("db-01", 1), slot("web", 0)],
             ..FleetView::default()

@@ -88,8 +88,6 @@ async fn others_by_age(ctx: &Context, keep_ms: i64, until_ms: i64) -> Result<(),
                 break;
             }
         }
-    }
-    if keep_ms > 0 {
         ctx.db.clean_freezes(keep_ms, until_ms).await?;
     }
     ctx.db.clean_leases(until_ms).await?;

@@ -27,6 +27,24 @@ pub fn beat(host: &str, slot: u32, slots: u32) -> v1::HeartbeatRequest {
     }
 }
 
+/// The beat says that this task is done.
+pub fn finish(request: &mut v1::HeartbeatRequest, task_id: i64) {
+    let now = u64::try_from(systole_shared::clock::now_ms()).unwrap_or(0);
+    request.status = v1::RunnerStatus::Finished.into();
+    request.task_id = task_id;
+    request.max_task_id = request.max_task_id.max(task_id);
+    request.sent_at_ms = now;
+    request.results = vec![v1::TaskResult {
+        task_id,
+        dispatched_start_no: 1,
+        kind: "success".into(),
+        exit_code: Some(0),
+        started_at_ms: now,
+        ended_at_ms: now,
+        ..Default::default()
+    }];
+}
+
 /// One simulated runner: as soon as it is given a task it says that it is done.
 pub async fn simulate(mut client: Beats, mut request: v1::HeartbeatRequest, done: Arc<AtomicU64>) {
     loop {
@@ -38,22 +56,7 @@ pub async fn simulate(mut client: Beats, mut request: v1::HeartbeatRequest, done
         let response = response.into_inner();
         done.fetch_add(response.acknowledged.len() as u64, Ordering::Relaxed);
         match response.run {
-            Some(run) => {
-                let now = u64::try_from(systole_shared::clock::now_ms()).unwrap_or(0);
-                request.status = v1::RunnerStatus::Finished.into();
-                request.task_id = run.task_id;
-                request.max_task_id = request.max_task_id.max(run.task_id);
-                request.sent_at_ms = now;
-                request.results = vec![v1::TaskResult {
-                    task_id: run.task_id,
-                    dispatched_start_no: 1,
-                    kind: "success".into(),
-                    exit_code: Some(0),
-                    started_at_ms: now,
-                    ended_at_ms: now,
-                    ..Default::default()
-                }];
-            }
+            Some(run) => finish(&mut request, run.task_id),
             None => {
                 request.status = v1::RunnerStatus::Idle.into();
                 request.task_id = 0;

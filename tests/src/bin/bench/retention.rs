@@ -1,7 +1,7 @@
 //! (h) How long a task waits for its runner while old tasks are deleted.
 
 use crate::Result;
-use crate::noop::beat;
+use crate::noop::{beat, finish};
 use crate::process::Process;
 use crate::report::{Report, quantile};
 use std::time::{Duration, Instant};
@@ -107,24 +107,9 @@ async fn waits(process: &Process, host: &str, rounds: usize) -> Result<Vec<f64>>
         let run = answer.into_inner().run.ok_or("the runner was given nothing")?;
         all.push((at - began).as_secs_f64() * 1_000.0);
         request.seq += 1;
-        let now = u64::try_from(systole_shared::clock::now_ms())?;
-        let ended = v1::HeartbeatRequest {
-            status: v1::RunnerStatus::Finished.into(),
-            task_id: run.task_id,
-            max_task_id: run.task_id,
-            park_ms: 0,
-            sent_at_ms: now,
-            results: vec![v1::TaskResult {
-                task_id: run.task_id,
-                dispatched_start_no: 1,
-                kind: "success".into(),
-                exit_code: Some(0),
-                started_at_ms: now,
-                ended_at_ms: now,
-                ..Default::default()
-            }],
-            ..request.clone()
-        };
+        let mut ended = request.clone();
+        ended.park_ms = 0;
+        finish(&mut ended, run.task_id);
         beats.heartbeat(ended).await?;
     }
     Ok(all)
