@@ -1,6 +1,6 @@
 //! A scheduler of which each answer is written by the test, and a runner that talks to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,8 +23,12 @@ use tonic::{Request, Response, Status};
 pub const CLUSTER: &str = "c1";
 /// Nothing in these tests takes longer, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The same for a whole test: beats alone are no progress.
+const TEST_WITHIN: Duration = Duration::from_secs(120);
 
 type Answer = Result<v1::HeartbeatResponse, Status>;
+/// Tasks whose ends were acknowledged.
+type Acknowledged = Arc<Mutex<HashSet<i64>>>;
 type Storage = Arc<Mutex<HashMap<(i64, i32), Stream>>>;
 
 /// What is stored of a stream; bytes of a gap are 0.
@@ -40,6 +44,7 @@ pub struct Stream {
 pub struct Beat {
     pub request: v1::HeartbeatRequest,
     reply: oneshot::Sender<Answer>,
+    acknowledged: Acknowledged,
 }
 
 impl Beat {
@@ -92,6 +97,7 @@ impl Beat {
     /// RESET ack for the task held, and the list that goes with it.
     pub fn acknowledge(self) {
         let task_id = self.request.task_id;
+        self.acknowledged.lock().expect("not poisoned").insert(task_id);
         self.answer(|answer| {
             answer.acknowledged = vec![task_id];
             answer.command = v1::Command::Reset.into();
@@ -104,6 +110,15 @@ impl Beat {
 
     pub fn status(&self) -> v1::RunnerStatus {
         self.request.status()
+    }
+
+    fn is_end(&self) -> bool {
+        matches!(self.status(), v1::RunnerStatus::Finished | v1::RunnerStatus::Failed)
+    }
+
+    fn is_acknowledged(&self) -> bool {
+        let acknowledged = self.acknowledged.lock().expect("not poisoned");
+        self.is_end() && acknowledged.contains(&self.request.task_id)
     }
 
     /// The result of the task that the beat names.
@@ -136,6 +151,7 @@ pub fn spec(command: &[&str]) -> v1::TaskSpec {
 
 struct Service {
     beats: mpsc::UnboundedSender<Beat>,
+    acknowledged: Acknowledged,
     rounds: Arc<Rounds>,
     stored: Storage,
 }
@@ -151,8 +167,13 @@ struct Rounds {
 impl Service {
     fn pass_on(&self, request: v1::HeartbeatRequest) -> Result<oneshot::Receiver<Answer>, Status> {
         let (reply, answer) = oneshot::channel();
+        let acknowledged = Arc::clone(&self.acknowledged);
         self.beats
-            .send(Beat { request, reply })
+            .send(Beat {
+                request,
+                reply,
+                acknowledged,
+            })
             .map_err(|_| Status::unavailable("the test is over"))?;
         Ok(answer)
     }
@@ -268,6 +289,7 @@ impl Stream {
 pub struct Fake {
     pub url: String,
     pub dir: tempfile::TempDir,
+    began: std::time::Instant,
     beats: mpsc::UnboundedReceiver<Beat>,
     rounds: Arc<Rounds>,
     stored: Storage,
@@ -323,6 +345,7 @@ impl Fake {
         let rounds = Arc::new(Rounds::default());
         let service = Service {
             beats: sender,
+            acknowledged: Acknowledged::default(),
             rounds: Arc::clone(&rounds),
             stored: Arc::clone(&stored),
         };
@@ -333,6 +356,7 @@ impl Fake {
         Self {
             url,
             dir: tempfile::tempdir().expect("a temporary directory"),
+            began: std::time::Instant::now(),
             beats,
             rounds,
             stored,
@@ -416,40 +440,55 @@ impl Fake {
         self.rounds.seen.lock().expect("not poisoned").clone()
     }
 
-    /// The next beat, whatever it says.
+    /// The next beat that waits for an answer, whatever it says. One that the runner has given up is passed over: its answer would
+    /// reach nobody.
     pub async fn beat(&mut self) -> Beat {
-        tokio::time::timeout(PATIENCE, self.beats.recv())
-            .await
-            .expect("a beat comes")
-            .expect("the server lives")
+        loop {
+            let beat = tokio::time::timeout(PATIENCE, self.beats.recv())
+                .await
+                .expect("a beat comes")
+                .expect("the server lives");
+            assert!(
+                self.began.elapsed() < TEST_WITHIN,
+                "what the test waits for does not come; the last beat was {:?}",
+                beat.request
+            );
+            if !beat.reply.is_closed() {
+                return beat;
+            }
+        }
+    }
+
+    /// The next beat of which this is true; others are answered as a scheduler does that has nothing new. The end of a task that
+    /// was acknowledged to a beat that the runner had given up is acknowledged again.
+    async fn beat_that(&mut self, is_it: impl Fn(&Beat) -> bool) -> Beat {
+        loop {
+            match self.beat().await {
+                beat if beat.is_acknowledged() => beat.acknowledge(),
+                beat if is_it(&beat) => return beat,
+                beat => beat.go_on(),
+            }
+        }
     }
 
     /// The next beat with this status; others are answered GO_ON.
     pub async fn beat_of(&mut self, status: v1::RunnerStatus) -> Beat {
-        loop {
-            let beat = self.beat().await;
-            if beat.status() == status {
-                return beat;
-            }
-            beat.go_on();
-        }
+        self.beat_that(|beat| beat.status() == status).await
     }
 
     /// The next beat that carries the end of its task.
     pub async fn end(&mut self) -> Beat {
-        loop {
-            let beat = self.beat().await;
-            if matches!(beat.status(), v1::RunnerStatus::Finished | v1::RunnerStatus::Failed) {
-                return beat;
-            }
-            beat.go_on();
-        }
+        self.beat_that(Beat::is_end).await
     }
 
-    /// Runs one task to its acknowledgement.
+    /// Runs one task to its acknowledgement. An order whose beat was given up meanwhile is given again, as a scheduler does.
     pub async fn run(&mut self, task_id: i64, spec: v1::TaskSpec) -> v1::TaskResult {
-        self.beat_of(v1::RunnerStatus::Idle).await.run_spec(task_id, spec);
-        let beat = self.end().await;
+        let mut beat = self.beat_of(v1::RunnerStatus::Idle).await;
+        while beat.status() == v1::RunnerStatus::Idle {
+            beat.run_spec(task_id, spec.clone());
+            let is_next = |beat: &Beat| beat.status() == v1::RunnerStatus::Idle || beat.is_end();
+            beat = self.beat_that(is_next).await;
+        }
         let result = beat.result().clone();
         assert_eq!(result.task_id, task_id);
         beat.acknowledge();
