@@ -9,22 +9,28 @@
 //! next task. So the folder is kept only if nobody else has either file open, and otherwise deleted as ever. Its
 //! working directory is kept only if it is empty and every process of the task was seen gone: whether somebody
 //! else is *in* a directory cannot be found out.
+//!
+//! A directory that has the times it had when it was looked through is as it was then, and is not read again: two directories for each
+//! task were a twentieth of the warden's time.
 
 use crate::journal::{JOURNAL, STDERR, STDOUT, TaskFiles, WORK};
 use crate::state_dir::make_private_dir;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::ffi::CString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use systole_shared::clock;
 
 /// Larger files are deleted: to truncate them is no cheaper.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// Two changes of a directory within so short a time may have the same time stamp: the kernel's clock for it has ticks of up to 10 ms.
+const STAMP_SECONDS: i64 = 2;
 /// `libc` has no name for it.
 const F_SETSIG: libc::c_int = 10;
 
@@ -43,6 +49,30 @@ struct Pool {
     /// Places promised to folders that are being emptied.
     promised: usize,
     next: u64,
+}
+
+/// When the directories of a kept folder were last changed, as they were looked through: its own, and the working directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamps {
+    folder: Stamp,
+    work: Stamp,
+}
+
+/// Seconds and nanoseconds.
+type Stamp = (i64, i64);
+
+impl Stamps {
+    /// `None`: one of them was changed so lately that a later change could have the same time.
+    fn of(folder: &Metadata, work: &Metadata) -> Option<Self> {
+        let stamp = |meta: &Metadata| (meta.mtime(), meta.mtime_nsec());
+        let stamps = Self {
+            folder: stamp(folder),
+            work: stamp(work),
+        };
+        let now = clock::now_ms() / 1_000;
+        let is_old = |stamp: Stamp| now.saturating_sub(stamp.0) >= STAMP_SECONDS;
+        (is_old(stamps.folder) && is_old(stamps.work)).then_some(stamps)
+    }
 }
 
 impl Spares {
@@ -118,10 +148,30 @@ impl Spares {
 
     /// An error: the folder is not as a new one would be, and cannot be made so.
     fn empty(&self, files: &mut TaskFiles, nobody_inside: bool) -> io::Result<()> {
-        self.check_dir(&files.dir)?;
+        let folder = self.check_dir(&files.dir)?;
         // First: from here on the task was never begun, wherever this process stops.
         self.check_file(&files.journal)?;
         files.journal.set_len(0)?;
+        let work = files.dir.join(WORK);
+        let stamps = self.check_dir(&work).ok().and_then(|work| Stamps::of(&folder, &work));
+        if !nobody_inside || stamps.is_none() || stamps != files.stamps {
+            files.has_work = self.look_through(files, nobody_inside)?;
+        }
+        files.stamps = stamps.filter(|_| files.has_work);
+        for file in [&files.stdout, &files.stderr] {
+            let length = self.check_file(file)?;
+            if !is_open_nowhere_else(file) {
+                return Err(unfit());
+            }
+            if length > 0 {
+                file.set_len(0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing but what was made here may be in it. Returns whether there is a working directory as a new one would be.
+    fn look_through(&self, files: &TaskFiles, nobody_inside: bool) -> io::Result<bool> {
         let ours = [
             (JOURNAL, &files.journal),
             (STDOUT, &files.stdout),
@@ -142,20 +192,11 @@ impl Spares {
             }
             found += 1;
         }
-        if found != ours.len() {
-            return Err(unfit());
+        if found == ours.len() {
+            Ok(has_work)
+        } else {
+            Err(unfit())
         }
-        files.has_work = has_work;
-        for file in [&files.stdout, &files.stderr] {
-            let length = self.check_file(file)?;
-            if !is_open_nowhere_else(file) {
-                return Err(unfit());
-            }
-            if length > 0 {
-                file.set_len(0)?;
-            }
-        }
-        Ok(())
     }
 
     /// Whether there is a working directory as a new one would be.
@@ -167,10 +208,10 @@ impl Spares {
         Ok(as_new)
     }
 
-    fn check_dir(&self, dir: &Path) -> io::Result<()> {
+    fn check_dir(&self, dir: &Path) -> io::Result<Metadata> {
         let meta = std::fs::symlink_metadata(dir)?;
         let fit = meta.is_dir() && meta.mode() & 0o7777 == 0o700 && meta.uid() == self.user;
-        if fit { Ok(()) } else { Err(unfit()) }
+        if fit { Ok(meta) } else { Err(unfit()) }
     }
 
     /// A file that is as this runner made it: a task may do anything to it, and a backup may share its inode. Returns its length.
@@ -284,6 +325,7 @@ mod tests {
             stdout: open(STDOUT),
             stderr: open(STDERR),
             has_work: true,
+            stamps: None,
             dir: folder.to_owned(),
         }
     }
@@ -302,6 +344,49 @@ mod tests {
 
     fn taken(spares: &Spares, target: &Path) -> bool {
         spares.take(target).unwrap().is_some()
+    }
+
+    /// As if it had not been touched for long.
+    fn set_back(folder: &Path) {
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
+        for dir in [folder.to_owned(), folder.join(WORK)] {
+            File::open(dir).unwrap().set_modified(then).unwrap();
+        }
+    }
+
+    /// As in [`kept`].
+    fn emptied(spares: &Spares, files: &mut TaskFiles) -> bool {
+        (0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            spares.empty(files, true).is_ok()
+        })
+    }
+
+    #[test]
+    fn a_folder_is_read_again_when_it_was_changed_since() {
+        let place = Place::new(1);
+        let folder = place.folder("a");
+        let mut files = files(&folder);
+        assert!(emptied(&place.spares, &mut files));
+        assert_eq!(files.stamps, None, "it was changed just now");
+        set_back(&folder);
+        assert!(emptied(&place.spares, &mut files));
+        assert!(files.stamps.is_some());
+        // Only the times are looked at from here on.
+        write(&folder.join("work/x"), b"");
+        set_back(&folder);
+        assert!(emptied(&place.spares, &mut files));
+        assert!(files.has_work && folder.join("work/x").exists());
+
+        write(&folder.join("work/y"), b"");
+        assert!(emptied(&place.spares, &mut files));
+        assert_eq!((files.has_work, files.stamps), (false, None));
+        DirBuilder::new().mode(0o700).create(folder.join(WORK)).unwrap();
+        set_back(&folder);
+        assert!(emptied(&place.spares, &mut files));
+        assert!(files.has_work && files.stamps.is_some());
+        write(&folder.join("stranger"), b"");
+        assert!(!emptied(&place.spares, &mut files));
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod trash;
 
 pub use record::{Begin, Ended, ProcessRecord};
 
-use crate::spare::Spares;
+use crate::spare::{Spares, Stamps};
 use crate::state_dir::make_private_dir;
 use record::Line;
 use std::borrow::Cow;
@@ -51,6 +51,8 @@ pub struct TaskFiles {
     pub stderr: File,
     /// There is an empty working directory already.
     pub has_work: bool,
+    /// Of a folder that was kept, and looked through.
+    pub stamps: Option<Stamps>,
 }
 
 impl TaskFiles {
@@ -61,6 +63,7 @@ impl TaskFiles {
             stdout: open(&dir.join(STDOUT))?,
             stderr: open(&dir.join(STDERR))?,
             has_work: false,
+            stamps: None,
             dir,
         })
     }

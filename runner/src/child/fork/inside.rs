@@ -43,6 +43,9 @@ pub struct Plan {
     pub enters_first: bool,
     /// Where a child with memory of its own reports why it failed, or -1.
     pub report_to: libc::c_int,
+    /// The child begins with the very table of descriptors of this process, and makes itself one of those below this number. `None`: it
+    /// has a copy of the table from its birth.
+    pub unneeded_from: Option<u32>,
     pub runner: u32,
     /// Signals that are not at their default action in the child, one bit each from the lowest: 1 is SIGHUP.
     pub resets: u64,
@@ -56,6 +59,7 @@ impl Plan {
     /// Flags of clone.
     pub fn sharing(&self) -> libc::c_int {
         match self.identity {
+            None if self.unneeded_from.is_some() => libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES,
             None => libc::CLONE_VM | libc::CLONE_VFORK,
             Some(_) => 0,
         }
@@ -117,6 +121,13 @@ unsafe fn prepare(plan: &Plan) -> bool {
             if procs >= 0 && libc::write(procs, c"0".as_ptr().cast(), 1) != 1 {
                 return false;
             }
+        }
+        // Before anything is done to a descriptor: until here they are the runner's.
+        if let Some(from) = plan.unneeded_from
+            && libc::syscall(libc::SYS_close_range, from, u32::MAX, libc::CLOSE_RANGE_UNSHARE) < 0
+        {
+            plan.at(Step::Birth);
+            return false;
         }
         for (resource, limit) in plan.limits.iter().flatten() {
             if libc::setrlimit(*resource, limit) < 0 {

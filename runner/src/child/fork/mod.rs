@@ -14,12 +14,14 @@
 mod birth;
 mod end;
 mod inside;
+mod low;
 
 pub use end::{End, Usage, reap};
 
 use crate::file_limit;
 use birth::{clone_beside, clone_into, ignored};
 use inside::{Ids, Plan};
+use low::Low;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -270,6 +272,7 @@ impl Image {
             }),
             enters_first: self.bounds.enters_first || self.bounds.identity.is_none(),
             report_to: -1,
+            unneeded_from: None,
             runner: std::process::id(),
             resets: u64::MAX,
             step: AtomicU8::new(Step::Birth as u8),
@@ -283,6 +286,11 @@ impl Image {
         };
         if let Some((_, to)) = &report {
             plan.report_to = to.as_raw_fd();
+        }
+        let low = plan.identity.is_none().then(|| Low::of_this_thread(files)).flatten();
+        if let Some(low) = &low {
+            plan.files = low.numbers();
+            plan.unneeded_from = Some(low.end());
         }
         for (slot, procs) in plan
             .others
@@ -305,6 +313,7 @@ impl Image {
                 clone_beside(&plan)?
             }
         };
+        drop(low);
         // SAFETY: the kernel has just made this descriptor for us; older kernels leave the -1.
         let handle = (handle >= 0).then(|| unsafe { OwnedFd::from_raw_fd(handle) });
         if let Some((from, to)) = report {
@@ -359,6 +368,7 @@ fn await_exec(from: &OwnedFd) -> Option<(u8, i32)> {
 mod tests {
     use super::*;
     use std::io::Read as _;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn fork(arguments: &[&str], output: &std::fs::File) -> Result<Forked, Refused> {
         let null = std::fs::File::open("/dev/null").unwrap();
@@ -399,6 +409,45 @@ mod tests {
         io::Seek::rewind(&mut output).unwrap();
         output.read_to_string(&mut text).unwrap();
         assert_eq!(text, "b c\n/\n");
+    }
+
+    /// More than a small table has room for, so that numbers above it are looked at, too.
+    #[test]
+    fn descriptors_of_this_process_are_neither_passed_on_nor_closed() {
+        let open: Vec<_> = (0..300).map(|_| tempfile::tempfile().unwrap()).collect();
+        let inodes = || -> Vec<u64> { open.iter().map(|file| file.metadata().unwrap().ino()).collect() };
+        let before = inodes();
+        let mut output = tempfile::tempfile().unwrap();
+        for _ in 0..3 {
+            let child = fork(&["/bin/sh", "-c", "echo /proc/self/fd/*"], &output).unwrap();
+            assert_eq!(wait(&child), End::Code(0));
+        }
+        let mut text = String::new();
+        io::Seek::rewind(&mut output).unwrap();
+        output.read_to_string(&mut text).unwrap();
+        // The shell itself opens the folder, and some keep a copy of a standard one.
+        assert_eq!(text.lines().count(), 3);
+        for line in text.lines() {
+            assert!(line.split(' ').count() <= 5, "{line}");
+        }
+        assert_eq!(inodes(), before);
+    }
+
+    /// Of a file that is deleted when its task is over, the room is free at once.
+    #[test]
+    fn files_of_a_child_are_not_held_open_for_it() {
+        let output = tempfile::tempfile().unwrap();
+        // A number of a deleted file is given out again; its length here is nobody else's.
+        output.set_len(98_765).unwrap();
+        let which = |meta: std::fs::Metadata| (meta.dev(), meta.ino(), meta.len());
+        let file = which(output.metadata().unwrap());
+        assert_eq!(wait(&fork(&["/bin/true"], &output).unwrap()), End::Code(0));
+        assert!(fork(&["/nowhere"], &output).is_err());
+        drop(output);
+        let held = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        // Those of another test may be closed meanwhile.
+        let mut held = held.filter_map(|entry| std::fs::metadata(entry.path()).ok());
+        assert!(!held.any(|held| which(held) == file));
     }
 
     /// Higher, which everybody may set; this process keeps its own.

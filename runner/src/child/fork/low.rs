@@ -1,0 +1,117 @@
+//! Low numbers for the files of a child. A busy warden has hundreds of descriptors open. A child that gets a copy of them all closes
+//! them one by one at its exec, which took a sixth of the warden's time. So it begins with the table of this process itself, and makes itself
+//! a table of those below a number (`close_range` with `CLOSE_RANGE_UNSHARE`, Linux 5.9): its three files must lie there.
+
+use super::Files;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::sync::OnceLock;
+
+/// Below it are the standard files of this process.
+const FIRST: libc::c_int = 3;
+
+thread_local! {
+    /// Of each thread that starts children, for as long as it lives: the table is everybody's.
+    static PLACES: RefCell<Option<Places>> = const { RefCell::new(None) };
+}
+
+struct Places {
+    null: File,
+    places: [OwnedFd; 3],
+}
+
+impl Places {
+    fn reserve() -> io::Result<Self> {
+        let null = File::open("/dev/null")?;
+        let place = || {
+            // SAFETY: a system call on a descriptor that is open; what it returns is nobody else's.
+            unsafe {
+                match libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST) {
+                    number @ 0.. => Ok(OwnedFd::from_raw_fd(number)),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            }
+        };
+        let places = [place()?, place()?, place()?];
+        Ok(Self { null, places })
+    }
+
+    fn numbers(&self) -> [libc::c_int; 3] {
+        self.places.each_ref().map(OwnedFd::as_raw_fd)
+    }
+
+    fn fill(&self, files: [BorrowedFd<'_>; 3]) -> io::Result<()> {
+        for (place, file) in self.places.iter().zip(files) {
+            // SAFETY: a system call on two open descriptors, of which the second is this thread's alone.
+            if unsafe { libc::dup3(file.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The files of the next child at low numbers, until this is dropped.
+pub struct Low {
+    numbers: [libc::c_int; 3],
+}
+
+impl Low {
+    /// `None`: this kernel cannot, or there is no room. The child does without.
+    pub fn of_this_thread(files: Files<'_>) -> Option<Self> {
+        if !can_unshare() {
+            return None;
+        }
+        let reserved = PLACES.with_borrow_mut(|places| {
+            if places.is_none() {
+                *places = Some(Places::reserve()?);
+            }
+            Ok::<_, io::Error>(places.as_ref().map(Places::numbers))
+        });
+        // From here on they are emptied again whatever happens.
+        let low = Self {
+            numbers: reserved.ok()??,
+        };
+        let filled = PLACES.with_borrow(|places| {
+            let files = [files.stdin, files.stdout, files.stderr];
+            places.as_ref().is_some_and(|places| places.fill(files).is_ok())
+        });
+        filled.then_some(low)
+    }
+
+    pub fn numbers(&self) -> [libc::c_int; 3] {
+        self.numbers
+    }
+
+    /// Behind the last one.
+    pub fn end(&self) -> u32 {
+        self.numbers
+            .iter()
+            .fold(0, |end, number| end.max(number.cast_unsigned() + 1))
+    }
+}
+
+impl Drop for Low {
+    fn drop(&mut self) {
+        PLACES.with_borrow_mut(|places| {
+            let Some(known) = places else { return };
+            let null = known.null.as_fd();
+            // A file that is deleted meanwhile must not be held open. With the places it is given back in any case.
+            if known.fill([null; 3]).is_err() {
+                *places = None;
+            }
+        });
+    }
+}
+
+/// Asked once, with numbers in the wrong order, which is an error to every kernel that knows the call, and has no effect.
+fn can_unshare() -> bool {
+    static CAN: OnceLock<bool> = OnceLock::new();
+    *CAN.get_or_init(|| {
+        // SAFETY: a system call on numbers.
+        let asked = unsafe { libc::syscall(libc::SYS_close_range, 1_u32, 0_u32, libc::CLOSE_RANGE_UNSHARE) };
+        asked < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+    })
+}
