@@ -1,9 +1,11 @@
 //! Nothing a task leaves behind survives it, and nothing that happens to its agent changes its end. Many times over:
 //! `scripts/torture` runs the same with larger numbers.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use systole_tests::system::{System, alive, binary, until};
+use systole_tests::system::{Process, System, alive, binary, until};
 
 fn rounds(variable: &str, default: usize) -> usize {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
@@ -135,12 +137,9 @@ fn nothing_runs_on_when_agent_and_warden_are_killed() {
     system.until_lines("log", 1);
     system.until(&id, &["RUNNING"]);
     until("the tree is there", || processes_with(&case).len() >= 4);
-    let guard = system.say(&["-o", "json", "runners"]).stdout;
     runner.kill();
     system.kill_warden("w");
-    if guard.contains("cgroup") {
-        until("the keeper has ended all of it", || processes_with(&case).is_empty());
-    }
+    until("the keeper has ended all of it", || processes_with(&case).is_empty());
     let _runner = system.runner("w", 2, &[]);
     let task = system.until(&id, &["FAILED"]);
     assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
@@ -162,6 +161,34 @@ fn hides_version_2() -> bool {
 
 const HIDE: &str = "{ ! mountpoint -q /sys/fs/cgroup/unified || umount /sys/fs/cgroup/unified; }";
 
+/// Starts a process that sees the host as it is after `hide`, mounted as it likes.
+fn in_view(system: &System, log: &str, hide: &str, line: &str) -> Process {
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c"])
+        .arg(format!("{hide} && {{ {line}; }}"));
+    system.start(log, &mut command)
+}
+
+fn runner_line(system: &System) -> String {
+    format!(
+        "exec {} runner --url {} --name w --slots 2 --kill-grace 300ms --data-dir {} --token-file {}",
+        binary().display(),
+        system.url,
+        system.path("w").display(),
+        system.db.token_dir().join("runner.token").display(),
+    )
+}
+
+/// The warden of such a runner, for one with `--external-warden`.
+fn warden_line(system: &System) -> String {
+    format!(
+        "exec {} warden --data-dir {}",
+        binary().display(),
+        system.path("w").display()
+    )
+}
+
 /// A host with version 1 alone. What this tree does, a process that leaves its session and clears its variables, is not
 /// known as its task's by anything but a group.
 #[test]
@@ -172,17 +199,7 @@ fn version_1_ends_trees_by_its_freezer_also_when_the_warden_is_killed() {
     }
     let system = System::sqlite();
     let _scheduler = system.scheduler(0);
-    let start = || {
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c"]).arg(format!(
-            "{HIDE} && exec {} runner --url {} --name w --slots 2 --kill-grace 300ms --data-dir {} --token-file {}",
-            binary().display(),
-            system.url,
-            system.path("w").display(),
-            system.db.token_dir().join("runner.token").display(),
-        ));
-        system.start("w", &mut command)
-    };
+    let start = || in_view(&system, "w", HIDE, &runner_line(&system));
     let mut runner = start();
     let script = format!(
         "trap '' TERM; env -i setsid sh -c 'trap \"\" TERM; (setsid sleep 1000 &); echo $$ >> {}; while :; do sleep 0.05; done' & wait",
@@ -213,4 +230,153 @@ fn version_1_ends_trees_by_its_freezer_also_when_the_warden_is_killed() {
     let _runner = start();
     let task = system.until(&id, &["FAILED"]);
     assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
+}
+
+/// No control group of any version is left.
+const HIDE_ALL: &str = "awk '/ - cgroup2? / { print $5 }' /proc/self/mountinfo | sort -r | \
+     while read -r dir; do umount -l \"$dir\" || exit 1; done";
+
+/// Whether such a view of the host can be made here.
+fn hides_all() -> bool {
+    let hidden = format!("{HIDE_ALL} && ! grep -Eq ' - cgroup2? ' /proc/self/mountinfo");
+    let made = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &hidden])
+        .status()
+        .is_ok_and(|status| status.success());
+    if !made {
+        println!("no host without control groups can be made here");
+    }
+    made
+}
+
+fn parent_of(pid: &str) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let fields = stat.rsplit(") ").next().expect("fields");
+    fields.split(' ').nth(1).expect("the parent").to_owned()
+}
+
+/// Of a runner's warden on a host without control groups: its parent.
+fn keeper_of(system: &System) -> String {
+    let keeper = parent_of(&system.warden("w").to_string());
+    // The warden may be the faster one of the two.
+    until("the parent is a keeper", || {
+        std::fs::read_to_string(format!("/proc/{keeper}/comm")).expect("it lives") == "systole-keeper\n"
+    });
+    keeper
+}
+
+/// Starts a task that leaves two processes, each in a session of its own, forked twice and without any variable: nothing tells
+/// whose they are. With the numbers of all three.
+fn submit_daemons(system: &System) -> (String, Vec<String>) {
+    let script = format!(
+        "(env -i setsid sh -c '(setsid sh -c \"echo \\$\\$ >> {0}; exec sleep 1000\" &); echo $$ >> {0}; exec sleep 1000' &); \
+         echo $$ >> {0}; exec sleep 1000",
+        system.path("pids").display()
+    );
+    let id = system.submit(&["--", "sh", "-c", &script]);
+    let pids = system.until_lines("pids", 3);
+    system.until(&id, &["RUNNING"]);
+    let runners = system.say(&["-o", "json", "runners"]).stdout;
+    assert!(runners.contains("\"session\""), "{runners}");
+    (id, pids)
+}
+
+fn count_alive(pids: &[String]) -> usize {
+    pids.iter().filter(|pid| alive(pid)).count()
+}
+
+#[test]
+fn without_control_groups_the_keeper_ends_what_no_session_and_no_variable_tells_of() {
+    if !hides_all() {
+        return;
+    }
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let mut runner = in_view(&system, "w", HIDE_ALL, &runner_line(&system));
+    let (id, pids) = submit_daemons(&system);
+    let keeper = keeper_of(&system);
+    let since = Instant::now();
+    // First, so that nobody starts the next warden.
+    runner.kill();
+    system.kill_warden("w");
+    until("the keeper has ended all of it", || count_alive(&pids) == 0);
+    until("the keeper has gone", || !alive(&keeper));
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    let _runner = in_view(&system, "w", HIDE_ALL, &runner_line(&system));
+    let task = system.until(&id, &["FAILED"]);
+    assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
+}
+
+#[test]
+fn the_next_warden_waits_for_no_keeper_of_the_last_one() {
+    if !hides_all() {
+        return;
+    }
+    let system = System::sqlite();
+    let _scheduler = system.scheduler(0);
+    let _runner = in_view(&system, "w", HIDE_ALL, &runner_line(&system));
+    let (id, pids) = submit_daemons(&system);
+    let keeper = keeper_of(&system);
+    let to_keeper = |signal: Signal| kill(Pid::from_raw(keeper.parse().expect("a number")), signal).expect("signal");
+    to_keeper(Signal::SIGSTOP);
+    // Its agent starts another one, which finds the lock free, and does not know whose the daemons are.
+    system.kill_warden("w");
+    let task = system.until(&id, &["FAILED"]);
+    assert_eq!(task["outcome"]["kind"], "runner_restarted", "{task}");
+    assert_eq!(system.say(&["run", "--", "true"]).code, Some(0), "it works on");
+    assert_eq!(count_alive(&pids), 2);
+    to_keeper(Signal::SIGCONT);
+    until("the keeper has ended them", || count_alive(&pids) == 0);
+    until("the keeper has gone", || !alive(&keeper));
+    assert_eq!(
+        system.say(&["run", "--", "true"]).code,
+        Some(0),
+        "the next one is none of its business"
+    );
+}
+
+#[test]
+fn without_control_groups_a_signal_to_the_keeper_or_its_death_drains_the_warden() {
+    if !hides_all() {
+        return;
+    }
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let system = System::sqlite();
+        let _scheduler = system.scheduler(0);
+        let mut keeper = in_view(&system, "w-warden", HIDE_ALL, &warden_line(&system));
+        let _runner = system.runner("w", 2, &["--external-warden"]);
+        let id = system.submit(&["--", "sleep", "1000"]);
+        system.until(&id, &["RUNNING"]);
+        let warden = system.warden("w").to_string();
+        assert_eq!(keeper_of(&system), keeper.pid().to_string());
+        keeper.signal(signal);
+        let task = system.until(&id, &["FAILED"]);
+        assert_eq!(task["outcome"]["kind"], "runner_stopped", "{signal}: {task}");
+        until("the warden has gone", || !alive(&warden));
+        // As the warden ended, or by the signal.
+        let code = (signal == Signal::SIGTERM).then_some(0);
+        assert_eq!(keeper.wait(Duration::from_secs(10)), code, "{signal}");
+    }
+}
+
+#[test]
+fn a_keeper_ends_as_its_warden_did_and_leaves_alone_what_was_there_before() {
+    if !hides_all() {
+        return;
+    }
+    let system = System::sqlite();
+    let line = format!(
+        "sleep 1000 & echo $! >> {}; {}",
+        system.path("other").display(),
+        warden_line(&system)
+    );
+    let mut keeper = in_view(&system, "w-warden", HIDE_ALL, &line);
+    let other = system.until_lines("other", 1).remove(0);
+    until("the warden is there", || system.path("w/warden.1.sock").exists());
+    assert_eq!(keeper_of(&system), keeper.pid().to_string());
+    system.kill_warden("w");
+    // By the same signal, so without an exit code.
+    assert_eq!(keeper.wait(Duration::from_secs(10)), None);
+    assert!(alive(&other));
+    kill(Pid::from_raw(other.parse().expect("a number")), Signal::SIGKILL).expect("it lives");
 }

@@ -4,7 +4,7 @@
 //!
 //! It is small on purpose. It has no runtime and talks to nobody but the agent, so there is little in it
 //! that could fail, and starting a child from it is cheap. Two equal [`worker`]s share the slots by their number; a
-//! [`keeper`] ends what is left should the warden itself be killed.
+//! [`keeper`], below or above it, ends what is left should the warden itself be killed.
 
 pub mod cgroup;
 mod cgroup_path;
@@ -340,13 +340,20 @@ pub fn run(plan: Plan) -> Result<(), RunnerError> {
     let cgroups = own
         .and_then(|own| Cgroups::find(&own, &name, limiter.pids_by_default()))
         .or_else(|| freezer.and_then(|own| Cgroups::find_v1(&own, &name)));
-    let dirs = cgroups
+    let dirs: Vec<PathBuf> = cgroups
         .iter()
         .map(|cgroups| cgroups.dir().to_owned())
         .chain(limiter.dirs())
         .collect();
     protect::from_want_of_memory();
-    let keeper = keeper::start(dirs);
+    let keeper = if cgroups.is_some() {
+        keeper::start(dirs)
+    } else {
+        keeper::stand_above(&dirs);
+        // Another process by now, which has not inherited it.
+        adopt_orphans();
+        None
+    };
     let opened = open(plan, home, cgroups, limiter)?;
     let shared = opened.shared;
     tracing::info!(
