@@ -3,6 +3,7 @@
 //! a table of those below a number (`close_range` with `CLOSE_RANGE_UNSHARE`, Linux 5.9): its three files must lie there.
 
 use super::Files;
+use nix::sys::resource::{Resource, getrlimit};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -11,9 +12,11 @@ use std::sync::OnceLock;
 
 /// Below it are the standard files of this process.
 const FIRST: libc::c_int = 3;
+/// A process that may have fewer descriptors has few to copy, and none to spare.
+const WORTH_IT: u64 = 256;
 
 thread_local! {
-    /// Of each thread that starts children, for as long as it lives: the table is everybody's.
+    /// Of each thread that starts many children, for as long as it lives: the table is everybody's.
     static PLACES: RefCell<Option<Places>> = const { RefCell::new(None) };
 }
 
@@ -53,26 +56,26 @@ impl Places {
     }
 }
 
+/// To be called by a thread that will start many children, before it has many descriptors.
+pub fn reserve_low_numbers() {
+    let has_many = getrlimit(Resource::RLIMIT_NOFILE).is_ok_and(|(soft, _)| soft >= WORTH_IT);
+    if has_many && can_unshare() {
+        // Without them its children do it the other way.
+        PLACES.set(Places::reserve().ok());
+    }
+}
+
 /// The files of the next child at low numbers, until this is dropped.
 pub struct Low {
     numbers: [libc::c_int; 3],
 }
 
 impl Low {
-    /// `None`: this kernel cannot, or there is no room. The child does without.
+    /// `None`: this thread has reserved none. The child does without.
     pub fn of_this_thread(files: Files<'_>) -> Option<Self> {
-        if !can_unshare() {
-            return None;
-        }
-        let reserved = PLACES.with_borrow_mut(|places| {
-            if places.is_none() {
-                *places = Some(Places::reserve()?);
-            }
-            Ok::<_, io::Error>(places.as_ref().map(Places::numbers))
-        });
         // From here on they are emptied again whatever happens.
         let low = Self {
-            numbers: reserved.ok()??,
+            numbers: PLACES.with_borrow(|places| places.as_ref().map(Places::numbers))?,
         };
         let filled = PLACES.with_borrow(|places| {
             let files = [files.stdin, files.stdout, files.stderr];

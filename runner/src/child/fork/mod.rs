@@ -17,6 +17,7 @@ mod inside;
 mod low;
 
 pub use end::{End, Usage, reap};
+pub use low::reserve_low_numbers;
 
 use crate::file_limit;
 use birth::{clone_beside, clone_into, ignored};
@@ -414,6 +415,7 @@ mod tests {
     /// More than a small table has room for, so that numbers above it are looked at, too.
     #[test]
     fn descriptors_of_this_process_are_neither_passed_on_nor_closed() {
+        reserve_low_numbers();
         let open: Vec<_> = (0..300).map(|_| tempfile::tempfile().unwrap()).collect();
         let inodes = || -> Vec<u64> { open.iter().map(|file| file.metadata().unwrap().ino()).collect() };
         let before = inodes();
@@ -436,6 +438,7 @@ mod tests {
     /// Of a file that is deleted when its task is over, the room is free at once.
     #[test]
     fn files_of_a_child_are_not_held_open_for_it() {
+        reserve_low_numbers();
         let output = tempfile::tempfile().unwrap();
         // A number of a deleted file is given out again; its length here is nobody else's.
         output.set_len(98_765).unwrap();

@@ -16,6 +16,7 @@ use super::flood::Watch;
 use super::protocol::{self, Drain, FromWarden, Start, Why};
 use super::task::{Clocks, Fence, Live, Over};
 use super::timers::Timers;
+use crate::child::fork::reserve_low_numbers;
 use crate::child::spawn::{Launched, launch};
 use crate::journal::Ended;
 use crate::task_log;
@@ -113,6 +114,7 @@ impl Worker {
 
     /// Returns when the warden has nothing to do any more.
     pub fn run(mut self) {
+        reserve_low_numbers();
         let mut events = [EpollEvent::empty(); EVENTS];
         while !self.is_over() {
             let count = match self.epoll.wait(&mut events, self.patience()) {
