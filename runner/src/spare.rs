@@ -18,7 +18,7 @@ use crate::state_dir::make_private_dir;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::ffi::CString;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -30,7 +30,7 @@ use systole_shared::clock;
 /// Larger files are deleted: to truncate them is no cheaper.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Two changes of a directory within so short a time may have the same time stamp: the kernel's clock for it has ticks of up to 10 ms.
-const STAMP_SECONDS: i64 = 2;
+const STAMP_SECONDS: i64 = if cfg!(test) { 0 } else { 2 };
 /// `libc` has no name for it.
 const F_SETSIG: libc::c_int = 10;
 
@@ -51,7 +51,9 @@ struct Pool {
     next: u64,
 }
 
-/// When the directories of a kept folder were last changed, as they were looked through: its own, and the working directory.
+/// When the directories of a kept folder were last changed, as they were looked through. Of the working directory it is the time of
+/// its inode, which nobody can set. That of the folder itself changes with each new name, so of it it is the time of its content; a task
+/// that sets it back could as well end the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamps {
     folder: Stamp,
@@ -64,10 +66,9 @@ type Stamp = (i64, i64);
 impl Stamps {
     /// `None`: one of them was changed so lately that a later change could have the same time.
     fn of(folder: &Metadata, work: &Metadata) -> Option<Self> {
-        let stamp = |meta: &Metadata| (meta.mtime(), meta.mtime_nsec());
         let stamps = Self {
-            folder: stamp(folder),
-            work: stamp(work),
+            folder: (folder.mtime(), folder.mtime_nsec()),
+            work: (work.ctime(), work.ctime_nsec()),
         };
         let now = clock::now_ms() / 1_000;
         let is_old = |stamp: Stamp| now.saturating_sub(stamp.0) >= STAMP_SECONDS;
@@ -158,8 +159,10 @@ impl Spares {
             files.has_work = self.look_through(files, nobody_inside)?;
         }
         files.stamps = stamps.filter(|_| files.has_work);
-        for file in [&files.stdout, &files.stderr] {
+        for file in [&mut files.stdout, &mut files.stderr] {
             let length = self.check_file(file)?;
+            // What the task inherited is the same opening of the file as this one, and would be taken for this one.
+            *file = open_anew(file)?;
             if !is_open_nowhere_else(file) {
                 return Err(unfit());
             }
@@ -238,8 +241,15 @@ fn unfit() -> io::Error {
     io::ErrorKind::Other.into()
 }
 
-/// Whether this is the only open descriptor of the file, in all processes. The kernel knows: it grants a
-/// write lease on no other terms. Also false where a file system knows no leases.
+/// The very file, whatever its name is by now.
+fn open_anew(file: &File) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Whether the file was opened once, in all processes; a descriptor that was inherited or copied is the same opening. The kernel knows: it
+/// grants a write lease on no other terms. Also false where a file system knows no leases.
 fn is_open_nowhere_else(file: &File) -> bool {
     // Given back here and not by the close: a child that is being forked has the same descriptor until its exec.
     lease(file, libc::F_WRLCK) && lease(file, libc::F_UNLCK)
@@ -279,7 +289,7 @@ fn lease(file: &File, kind: libc::c_int) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{DirBuilder, OpenOptions, Permissions};
+    use std::fs::{DirBuilder, Permissions};
     use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 
     struct Place {
@@ -346,16 +356,10 @@ mod tests {
         spares.take(target).unwrap().is_some()
     }
 
-    /// As if it had not been touched for long.
-    fn set_back(folder: &Path) {
-        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000);
-        for dir in [folder.to_owned(), folder.join(WORK)] {
-            File::open(dir).unwrap().set_modified(then).unwrap();
-        }
-    }
-
     /// As in [`kept`].
     fn emptied(spares: &Spares, files: &mut TaskFiles) -> bool {
+        // What follows is not at the same tick of the kernel's clock.
+        std::thread::sleep(std::time::Duration::from_millis(20));
         (0..200).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             spares.empty(files, true).is_ok()
@@ -368,25 +372,39 @@ mod tests {
         let folder = place.folder("a");
         let mut files = files(&folder);
         assert!(emptied(&place.spares, &mut files));
-        assert_eq!(files.stamps, None, "it was changed just now");
-        set_back(&folder);
+        let stamps = files.stamps;
+        assert!(stamps.is_some());
         assert!(emptied(&place.spares, &mut files));
-        assert!(files.stamps.is_some());
-        // Only the times are looked at from here on.
-        write(&folder.join("work/x"), b"");
-        set_back(&folder);
-        assert!(emptied(&place.spares, &mut files));
-        assert!(files.has_work && folder.join("work/x").exists());
+        assert_eq!(files.stamps, stamps, "nothing was changed");
 
-        write(&folder.join("work/y"), b"");
+        // Whatever the task does to the times that it can set.
+        let work = folder.join(WORK);
+        let then = std::fs::metadata(&work).unwrap().modified().unwrap();
+        write(&work.join("x"), b"");
+        File::open(&work).unwrap().set_modified(then).unwrap();
         assert!(emptied(&place.spares, &mut files));
         assert_eq!((files.has_work, files.stamps), (false, None));
-        DirBuilder::new().mode(0o700).create(folder.join(WORK)).unwrap();
-        set_back(&folder);
+
+        DirBuilder::new().mode(0o700).create(&work).unwrap();
         assert!(emptied(&place.spares, &mut files));
         assert!(files.has_work && files.stamps.is_some());
         write(&folder.join("stranger"), b"");
         assert!(!emptied(&place.spares, &mut files));
+    }
+
+    /// A daemon that nobody knows of goes on writing to what it inherited, or was passed.
+    #[test]
+    fn a_file_that_somebody_has_inherited_is_not_kept() {
+        let place = Place::new(1);
+        let folder = place.folder("a");
+        for stream in [STDOUT, STDERR] {
+            let mut files = files(&folder);
+            let file = if stream == STDOUT { &files.stdout } else { &files.stderr };
+            let inherited = file.try_clone().unwrap();
+            assert!(!emptied(&place.spares, &mut files), "{stream}");
+            drop(inherited);
+            assert!(emptied(&place.spares, &mut files), "{stream}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::cgroup;
 use crate::procfs;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, signal};
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setsid};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setpgid, setsid};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -19,6 +19,8 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Whoever waits is woken by a signal, so this only bounds a wait.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// The same where others are children of the keeper, too, whose children come to it unseen.
+const LOOK_AT_OTHERS_EVERY: Duration = Duration::from_secs(1);
 
 /// Of the warden.
 pub struct Keeper {
@@ -75,7 +77,7 @@ pub fn stand_above(cgroups: &[PathBuf]) {
     // Whoever started this process may have ignored it; then no end would be told.
     // SAFETY: no handler.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
-    let others = identities(procfs::orphans());
+    let others = identities(procfs::orphans(), None);
     let keeper = getpid();
     let mut before = SigSet::empty();
     // Before there is a warden: what comes from now on waits until it can be passed on.
@@ -83,13 +85,15 @@ pub fn stand_above(cgroups: &[PathBuf]) {
     // SAFETY: there is no other thread that could hold a lock.
     let forked = unsafe { fork() };
     if let Ok(ForkResult::Parent { child }) = forked {
-        keep(child, &others, cgroups);
+        keep(child, others, cgroups);
     }
     let _ = pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None);
     match forked {
         Err(errno) => tracing::warn!(%errno, "the warden has no keeper"),
         // Nobody would end what it leaves, and a service manager would take it for dead: it drains, and tells of its tasks.
         Ok(_) => {
+            // What is sent to the keeper's process group is for the keeper, which passes on what can be passed on.
+            let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
             let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGTERM);
             // The keeper may have died before the line above; then no signal comes any more.
             if getppid() != keeper {
@@ -101,14 +105,14 @@ pub fn stand_above(cgroups: &[PathBuf]) {
 
 /// The life of a keeper above its warden. `others`: children that this process had before, such as those of a shell that
 /// became it by `exec`. What they do is none of the warden's business.
-fn keep(warden: Pid, others: &[(i32, u64)], cgroups: &[PathBuf]) -> ! {
+fn keep(warden: Pid, others: Vec<(i32, u64)>, cgroups: &[PathBuf]) -> ! {
     // The lock of the directory among others: it must be free once the warden is gone.
     close_all_but(None);
     let _ = nix::sys::prctl::set_name(c"systole-keeper");
     super::shed_code();
-    let status = wait_for(warden);
+    let (status, others) = wait_for(warden, others);
     // Also after an end in order: what a task has left out of sight would be nobody's from now on.
-    let all_gone = end_children(others);
+    let all_gone = end_children(&others);
     for dir in cgroups {
         cgroup::end_all(dir);
     }
@@ -122,7 +126,7 @@ fn keep(warden: Pid, others: &[(i32, u64)], cgroups: &[PathBuf]) -> ! {
     end_as(status)
 }
 
-/// All signals but those by which a terminal stops and starts its jobs: keeper and warden are in one job, and get them both.
+/// All signals but those by which a terminal stops and starts its jobs: they stop the keeper, and no task.
 fn waited_for() -> SigSet {
     let mut signals = SigSet::all();
     for signal in [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU] {
@@ -132,16 +136,27 @@ fn waited_for() -> SigSet {
 }
 
 /// Passes on to the warden what comes for it, buries whoever else ends (the keeper may be the first process of a container), and
-/// returns how the warden ended.
-fn wait_for(warden: Pid) -> libc::c_int {
+/// returns how the warden ended, and who is there beside it: as long as the warden lives, whoever loses its parent below it goes
+/// to it, so all other children of this process are strangers, and those that come to it from them.
+fn wait_for(warden: Pid, mut others: Vec<(i32, u64)>) -> (libc::c_int, Vec<(i32, u64)>) {
     let signals = waited_for();
     loop {
         while let Some((pid, status)) = next_end() {
             if pid == warden.as_raw() {
-                return status;
+                return (status, others);
             }
         }
-        match super::next_signal(&signals, LOOK_EVERY) {
+        let pause = if others.is_empty() {
+            LOOK_EVERY
+        } else {
+            // Only while it lives: what comes afterwards may be the warden's.
+            let now = identities(procfs::orphans(), Some(warden));
+            if procfs::process(warden.as_raw()).is_some_and(|warden| warden.is_alive()) {
+                others = now;
+            }
+            LOOK_AT_OTHERS_EVERY
+        };
+        match super::next_signal(&signals, pause) {
             None | Some(libc::SIGCHLD) => {}
             Some(number) => pass_on(warden, number),
         }
@@ -166,9 +181,14 @@ fn next_end() -> Option<(libc::c_int, libc::c_int)> {
     (pid > 0).then_some((pid, status))
 }
 
-fn identities(pids: Vec<i32>) -> Vec<(i32, u64)> {
-    let known = pids.into_iter().filter_map(procfs::process);
-    known.map(|process| (process.pid, process.start_time)).collect()
+fn identities(pids: Vec<i32>, but: Option<Pid>) -> Vec<(i32, u64)> {
+    let others = pids
+        .into_iter()
+        .filter(|pid| but.is_none_or(|but| but.as_raw() != *pid));
+    others
+        .filter_map(procfs::process)
+        .map(|process| (process.pid, process.start_time))
+        .collect()
 }
 
 /// Ends every child but the others, and whoever becomes one by that. False: some are still there.

@@ -1,6 +1,6 @@
 //! A scheduler of which each answer is written by the test, and a runner that talks to it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,7 +28,7 @@ const TEST_WITHIN: Duration = Duration::from_secs(120);
 
 type Answer = Result<v1::HeartbeatResponse, Status>;
 /// Tasks whose ends were acknowledged.
-type Acknowledged = Arc<Mutex<HashSet<i64>>>;
+type Acknowledged = Arc<Mutex<HashMap<i64, Given>>>;
 type Storage = Arc<Mutex<HashMap<(i64, i32), Stream>>>;
 
 /// What is stored of a stream; bytes of a gap are 0.
@@ -40,11 +40,50 @@ pub struct Stream {
     max: Option<u64>,
 }
 
+/// What was given with an answer, maybe more than once: as long as it did not get as far as the call it is given again, and once more,
+/// because the call may have been given up at that moment. A runner that does not heed it has no more chances.
+#[derive(Clone, Default)]
+struct Given {
+    arrived: Arc<AtomicBool>,
+    again: u32,
+}
+
+impl Given {
+    fn give(&mut self, beat: &Beat, what: &str) {
+        if self.arrived.load(Ordering::SeqCst) {
+            self.again += 1;
+            assert!(
+                self.again <= 1,
+                "{what} was given twice, and the runner does not heed it: {:?}",
+                beat.request
+            );
+        }
+        self.arrived = Arc::clone(&beat.arrived);
+    }
+}
+
 /// A beat that waits for its answer.
 pub struct Beat {
     pub request: v1::HeartbeatRequest,
     reply: oneshot::Sender<Answer>,
+    /// Its call has the answer.
+    arrived: Arc<AtomicBool>,
     acknowledged: Acknowledged,
+}
+
+/// The call's side of a beat.
+struct Call {
+    answer: oneshot::Receiver<Answer>,
+    arrived: Arc<AtomicBool>,
+}
+
+impl Call {
+    /// An error: the test dropped the beat.
+    async fn answer(self) -> Result<Answer, oneshot::error::RecvError> {
+        let answer = self.answer.await;
+        self.arrived.store(true, Ordering::SeqCst);
+        answer
+    }
 }
 
 impl Beat {
@@ -97,7 +136,12 @@ impl Beat {
     /// RESET ack for the task held, and the list that goes with it.
     pub fn acknowledge(self) {
         let task_id = self.request.task_id;
-        self.acknowledged.lock().expect("not poisoned").insert(task_id);
+        let mut acknowledged = self.acknowledged.lock().expect("not poisoned");
+        acknowledged
+            .entry(task_id)
+            .or_default()
+            .give(&self, "an acknowledgement");
+        drop(acknowledged);
         self.answer(|answer| {
             answer.acknowledged = vec![task_id];
             answer.command = v1::Command::Reset.into();
@@ -118,7 +162,7 @@ impl Beat {
 
     fn is_acknowledged(&self) -> bool {
         let acknowledged = self.acknowledged.lock().expect("not poisoned");
-        self.is_end() && acknowledged.contains(&self.request.task_id)
+        self.is_end() && acknowledged.contains_key(&self.request.task_id)
     }
 
     /// The result of the task that the beat names.
@@ -165,17 +209,19 @@ struct Rounds {
 }
 
 impl Service {
-    fn pass_on(&self, request: v1::HeartbeatRequest) -> Result<oneshot::Receiver<Answer>, Status> {
+    fn pass_on(&self, request: v1::HeartbeatRequest) -> Result<Call, Status> {
         let (reply, answer) = oneshot::channel();
+        let arrived = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::clone(&self.acknowledged);
         self.beats
             .send(Beat {
                 request,
                 reply,
+                arrived: Arc::clone(&arrived),
                 acknowledged,
             })
             .map_err(|_| Status::unavailable("the test is over"))?;
-        Ok(answer)
+        Ok(Call { answer, arrived })
     }
 }
 
@@ -192,8 +238,8 @@ impl RunnerService for Service {
         if token != Some("Bearer secret") {
             return Err(Status::unauthenticated("no token"));
         }
-        let answer = self.pass_on(request.into_inner())?;
-        answer
+        let call = self.pass_on(request.into_inner())?;
+        call.answer()
             .await
             .unwrap_or_else(|_| Err(Status::unavailable("the test dropped the beat")))
             .map(Response::new)
@@ -214,10 +260,15 @@ impl RunnerService for Service {
         let (sender, stream) = mpsc::channel(1);
         for beat in beats {
             let (slot, seq, sender) = (beat.slot, beat.seq, sender.clone());
-            let answer = self.pass_on(beat)?;
+            let call = self.pass_on(beat)?;
             tokio::spawn(async move {
+                let answered = tokio::select! {
+                    answered = call.answer() => answered,
+                    // With the call go its beats.
+                    () = sender.closed() => return,
+                };
                 // The test dropped the beat: it is never answered.
-                let Ok(answer) = answer.await else {
+                let Ok(answer) = answered else {
                     return sender.closed().await;
                 };
                 let answers = vec![v1::IdleAnswer {
@@ -484,7 +535,9 @@ impl Fake {
     /// Runs one task to its acknowledgement. An order whose beat was given up meanwhile is given again, as a scheduler does.
     pub async fn run(&mut self, task_id: i64, spec: v1::TaskSpec) -> v1::TaskResult {
         let mut beat = self.beat_of(v1::RunnerStatus::Idle).await;
+        let mut order = Given::default();
         while beat.status() == v1::RunnerStatus::Idle {
+            order.give(&beat, "an order");
             beat.run_spec(task_id, spec.clone());
             let is_next = |beat: &Beat| beat.status() == v1::RunnerStatus::Idle || beat.is_end();
             beat = self.beat_that(is_next).await;

@@ -14,6 +14,8 @@ use std::sync::OnceLock;
 const FIRST: libc::c_int = 3;
 /// A process that may have fewer descriptors has few to copy, and none to spare.
 const WORTH_IT: u64 = 256;
+/// Bits of a word.
+const WORD: libc::c_int = 64;
 
 thread_local! {
     /// Of each thread that starts many children, for as long as it lives: the table is everybody's.
@@ -28,16 +30,11 @@ struct Places {
 impl Places {
     fn reserve() -> io::Result<Self> {
         let null = File::open("/dev/null")?;
-        let place = || {
-            // SAFETY: a system call on a descriptor that is open; what it returns is nobody else's.
-            unsafe {
-                match libc::fcntl(null.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST) {
-                    number @ 0.. => Ok(OwnedFd::from_raw_fd(number)),
-                    _ => Err(io::Error::last_os_error()),
-                }
-            }
-        };
-        let places = [place()?, place()?, place()?];
+        let places = [
+            duplicate(&null, FIRST)?,
+            duplicate(&null, FIRST)?,
+            duplicate(&null, FIRST)?,
+        ];
         Ok(Self { null, places })
     }
 
@@ -109,12 +106,48 @@ impl Drop for Low {
     }
 }
 
-/// Asked once, with numbers in the wrong order, which is an error to every kernel that knows the call, and has no effect.
+/// Tried once, on a thread that ends with the table that it makes itself. Kernels without the mending of CVE-2024-45025 (Linux 6.11, and
+/// older ones that distributions have mended) remember of numbers above a small table that they are taken, and what the child
+/// opens gets numbers beyond its limit.
 fn can_unshare() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {
-        // SAFETY: a system call on numbers.
-        let asked = unsafe { libc::syscall(libc::SYS_close_range, 1_u32, 0_u32, libc::CLOSE_RANGE_UNSHARE) };
-        asked < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+        let Ok(null) = File::open("/dev/null") else {
+            return false;
+        };
+        let Ok(_taken) = take_word(&null) else { return false };
+        let tried = std::thread::Builder::new().name("try".into()).spawn(unshares_well);
+        tried.is_ok_and(|tried| tried.join().unwrap_or(false))
     })
+}
+
+/// Takes what is free of the numbers that have the second word of the kernel's map.
+fn take_word(null: &File) -> io::Result<Vec<OwnedFd>> {
+    let mut taken = Vec::new();
+    loop {
+        let number = duplicate(null, WORD)?;
+        if number.as_raw_fd() >= 2 * WORD {
+            return Ok(taken);
+        }
+        taken.push(number);
+    }
+}
+
+fn unshares_well() -> bool {
+    // SAFETY: system calls on numbers. After the first this thread has a table of its own, and uses nothing of it but its standard input.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, WORD, libc::c_int::MAX, libc::CLOSE_RANGE_UNSHARE) == 0
+            && libc::fcntl(0, libc::F_DUPFD_CLOEXEC, WORD) == WORD
+    }
+}
+
+/// At the first free number from this one on.
+fn duplicate(file: &File, from: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: a system call on a descriptor that is open; what it returns is nobody else's.
+    unsafe {
+        match libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from) {
+            number @ 0.. => Ok(OwnedFd::from_raw_fd(number)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
 }

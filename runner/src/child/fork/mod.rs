@@ -435,6 +435,23 @@ mod tests {
         assert_eq!(inodes(), before);
     }
 
+    /// CVE-2024-45025.
+    #[test]
+    fn numbers_above_those_that_it_was_born_with_are_free_to_a_child() {
+        reserve_low_numbers();
+        let open: Vec<_> = (0..300).map(|_| tempfile::tempfile().unwrap()).collect();
+        let mut output = tempfile::tempfile().unwrap();
+        // The lowest free number from 10 on, each time.
+        let script = "for i in {1..140}; do exec {n}</dev/null; done; echo $n";
+        let child = fork(&["/bin/bash", "-c", script], &output).unwrap();
+        assert_eq!(wait(&child), End::Code(0));
+        drop(open);
+        let mut text = String::new();
+        io::Seek::rewind(&mut output).unwrap();
+        output.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "149\n");
+    }
+
     /// Of a file that is deleted when its task is over, the room is free at once.
     #[test]
     fn files_of_a_child_are_not_held_open_for_it() {
