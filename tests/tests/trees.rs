@@ -365,18 +365,33 @@ fn a_keeper_ends_as_its_warden_did_and_leaves_alone_what_was_there_before() {
         return;
     }
     let system = System::sqlite();
+    let (other, go) = (system.path("other"), system.path("go"));
+    // One is there from the beginning; the other one loses its parent while there is a warden.
     let line = format!(
-        "sleep 1000 & echo $! >> {}; {}",
-        system.path("other").display(),
-        warden_line(&system)
+        "sleep 1000 & echo $! >> {other}; (until test -e {go}; do sleep 0.05; done; setsid sleep 1000 & echo $! >> {other}) & {}",
+        warden_line(&system),
+        other = other.display(),
+        go = go.display(),
     );
     let mut keeper = in_view(&system, "w-warden", HIDE_ALL, &line);
-    let other = system.until_lines("other", 1).remove(0);
     until("the warden is there", || system.path("w/warden.1.sock").exists());
     assert_eq!(keeper_of(&system), keeper.pid().to_string());
+    std::fs::write(&go, "").expect("written");
+    let others = system.until_lines("other", 2);
+    until("they are the keeper's", || {
+        let of_keeper =
+            std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", keeper.pid())).unwrap_or_default();
+        others
+            .iter()
+            .all(|other| of_keeper.split(' ').any(|child| child == other))
+    });
+    // It has taken note of them.
+    std::thread::sleep(Duration::from_millis(2_500));
     system.kill_warden("w");
     // By the same signal, so without an exit code.
     assert_eq!(keeper.wait(Duration::from_secs(10)), None);
-    assert!(alive(&other));
-    kill(Pid::from_raw(other.parse().expect("a number")), Signal::SIGKILL).expect("it lives");
+    for other in others {
+        assert!(alive(&other));
+        kill(Pid::from_raw(other.parse().expect("a number")), Signal::SIGKILL).expect("it lives");
+    }
 }
