@@ -3,15 +3,15 @@
 //! a table of those below a number (`close_range` with `CLOSE_RANGE_UNSHARE`, Linux 5.9): its three files must lie there.
 
 use super::Files;
+use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::dup3;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::OnceLock;
 
-/// Below it are the standard files of this process.
-const FIRST: libc::c_int = 3;
 /// A process that may have fewer descriptors has few to copy, and none to spare.
 const WORTH_IT: u64 = 256;
 /// Bits of a word.
@@ -30,11 +30,9 @@ struct Places {
 impl Places {
     fn reserve() -> io::Result<Self> {
         let null = File::open("/dev/null")?;
-        let places = [
-            duplicate(&null, FIRST)?,
-            duplicate(&null, FIRST)?,
-            duplicate(&null, FIRST)?,
-        ];
+        // The lowest that are free, and none of the standard files.
+        let place = || null.try_clone().map(OwnedFd::from);
+        let places = [place()?, place()?, place()?];
         Ok(Self { null, places })
     }
 
@@ -42,14 +40,14 @@ impl Places {
         self.places.each_ref().map(OwnedFd::as_raw_fd)
     }
 
-    fn fill(&self, files: [BorrowedFd<'_>; 3]) -> io::Result<()> {
-        for (place, file) in self.places.iter().zip(files) {
-            // SAFETY: a system call on two open descriptors, of which the second is this thread's alone.
-            if unsafe { libc::dup3(file.as_raw_fd(), place.as_raw_fd(), libc::O_CLOEXEC) } < 0 {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        Ok(())
+    fn fill(&mut self, files: [BorrowedFd<'_>; 3]) -> nix::Result<()> {
+        let mut places = self.places.iter_mut().zip(files);
+        places.try_for_each(|(place, file)| dup3(file, place, OFlag::O_CLOEXEC))
+    }
+
+    fn empty(&mut self) -> nix::Result<()> {
+        let mut places = self.places.iter_mut();
+        places.try_for_each(|place| dup3(&self.null, place, OFlag::O_CLOEXEC))
     }
 }
 
@@ -74,9 +72,9 @@ impl Low {
         let low = Self {
             numbers: PLACES.with_borrow(|places| places.as_ref().map(Places::numbers))?,
         };
-        let filled = PLACES.with_borrow(|places| {
+        let filled = PLACES.with_borrow_mut(|places| {
             let files = [files.stdin, files.stdout, files.stderr];
-            places.as_ref().is_some_and(|places| places.fill(files).is_ok())
+            places.as_mut().is_some_and(|places| places.fill(files).is_ok())
         });
         filled.then_some(low)
     }
@@ -96,10 +94,8 @@ impl Low {
 impl Drop for Low {
     fn drop(&mut self) {
         PLACES.with_borrow_mut(|places| {
-            let Some(known) = places else { return };
-            let null = known.null.as_fd();
             // A file that is deleted meanwhile must not be held open. With the places it is given back in any case.
-            if known.fill([null; 3]).is_err() {
+            if places.as_mut().is_some_and(|places| places.empty().is_err()) {
                 *places = None;
             }
         });
@@ -125,7 +121,7 @@ fn can_unshare() -> bool {
 fn take_word(null: &File) -> io::Result<Vec<OwnedFd>> {
     let mut taken = Vec::new();
     loop {
-        let number = duplicate(null, WORD)?;
+        let number = duplicate_above(null)?;
         if number.as_raw_fd() >= 2 * WORD {
             return Ok(taken);
         }
@@ -141,11 +137,11 @@ fn unshares_well() -> bool {
     }
 }
 
-/// At the first free number from this one on.
-fn duplicate(file: &File, from: libc::c_int) -> io::Result<OwnedFd> {
+/// At the first free number from the second word on.
+fn duplicate_above(file: &File) -> io::Result<OwnedFd> {
     // SAFETY: a system call on a descriptor that is open; what it returns is nobody else's.
     unsafe {
-        match libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from) {
+        match libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, WORD) {
             number @ 0.. => Ok(OwnedFd::from_raw_fd(number)),
             _ => Err(io::Error::last_os_error()),
         }
