@@ -5,7 +5,8 @@
 //! warden's parent: the kernel gives it every process that the warden leaves, whatever session and variables it has.
 
 use super::cgroup;
-use crate::procfs;
+use crate::journal::ProcessRecord;
+use crate::procfs::{self, Process};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, pthread_sigmask, signal};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid, pipe2, setpgid, setsid};
@@ -77,7 +78,7 @@ pub fn stand_above(cgroups: &[PathBuf]) {
     // Whoever started this process may have ignored it; then no end would be told.
     // SAFETY: no handler.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
-    let others = identities(procfs::orphans(), None);
+    let others = children_but(None);
     let keeper = getpid();
     let mut before = SigSet::empty();
     // Before there is a warden: what comes from now on waits until it can be passed on.
@@ -105,7 +106,7 @@ pub fn stand_above(cgroups: &[PathBuf]) {
 
 /// The life of a keeper above its warden. `others`: children that this process had before, such as those of a shell that
 /// became it by `exec`. What they do is none of the warden's business.
-fn keep(warden: Pid, others: Vec<(i32, u64)>, cgroups: &[PathBuf]) -> ! {
+fn keep(warden: Pid, others: Vec<ProcessRecord>, cgroups: &[PathBuf]) -> ! {
     // The lock of the directory among others: it must be free once the warden is gone.
     close_all_but(None);
     let _ = nix::sys::prctl::set_name(c"systole-keeper");
@@ -138,7 +139,7 @@ fn waited_for() -> SigSet {
 /// Passes on to the warden what comes for it, buries whoever else ends (the keeper may be the first process of a container), and
 /// returns how the warden ended, and who is there beside it: as long as the warden lives, whoever loses its parent below it goes
 /// to it, so all other children of this process are strangers, and those that come to it from them.
-fn wait_for(warden: Pid, mut others: Vec<(i32, u64)>) -> (libc::c_int, Vec<(i32, u64)>) {
+fn wait_for(warden: Pid, mut others: Vec<ProcessRecord>) -> (libc::c_int, Vec<ProcessRecord>) {
     let signals = waited_for();
     loop {
         while let Some((pid, status)) = next_end() {
@@ -150,7 +151,7 @@ fn wait_for(warden: Pid, mut others: Vec<(i32, u64)>) -> (libc::c_int, Vec<(i32,
             LOOK_EVERY
         } else {
             // Only while it lives: what comes afterwards may be the warden's.
-            let now = identities(procfs::orphans(), Some(warden));
+            let now = children_but(Some(warden));
             if procfs::process(warden.as_raw()).is_some_and(|warden| warden.is_alive()) {
                 others = now;
             }
@@ -181,23 +182,25 @@ fn next_end() -> Option<(libc::c_int, libc::c_int)> {
     (pid > 0).then_some((pid, status))
 }
 
-fn identities(pids: Vec<i32>, but: Option<Pid>) -> Vec<(i32, u64)> {
-    let others = pids
-        .into_iter()
-        .filter(|pid| but.is_none_or(|but| but.as_raw() != *pid));
-    others
-        .filter_map(procfs::process)
-        .map(|process| (process.pid, process.start_time))
-        .collect()
+fn children_but(warden: Option<Pid>) -> Vec<ProcessRecord> {
+    let children = procfs::orphans().into_iter().filter_map(procfs::process);
+    let others = children.filter(|process| warden.is_none_or(|warden| warden.as_raw() != process.pid));
+    others.map(|process| record(&process)).collect()
+}
+
+fn record(process: &Process) -> ProcessRecord {
+    ProcessRecord {
+        pid: process.pid,
+        start_time: process.start_time,
+    }
 }
 
 /// Ends every child but the others, and whoever becomes one by that. False: some are still there.
 ///
 /// A child stays in the list until it is buried, and before it can be, its own children are in the list: an empty list means
 /// that nobody is left.
-fn end_children(others: &[(i32, u64)]) -> bool {
-    let is_other =
-        |pid: &i32| procfs::process(*pid).is_some_and(|process| others.contains(&(process.pid, process.start_time)));
+fn end_children(others: &[ProcessRecord]) -> bool {
+    let is_other = |pid: &i32| procfs::process(*pid).is_some_and(|process| others.contains(&record(&process)));
     let deadline = Instant::now() + GONE_WITHIN;
     loop {
         while next_end().is_some() {}
