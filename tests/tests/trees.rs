@@ -378,15 +378,20 @@ fn a_keeper_ends_as_its_warden_did_and_leaves_alone_what_was_there_before() {
     assert_eq!(keeper_of(&system), keeper.pid().to_string());
     std::fs::write(&go, "").expect("written");
     let others = system.until_lines("other", 2);
-    until("they are the keeper's", || {
-        let of_keeper =
-            std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", keeper.pid())).unwrap_or_default();
-        others
-            .iter()
-            .all(|other| of_keeper.split(' ').any(|child| child == other))
+    let (pid, warden) = (keeper.pid().to_string(), system.warden("w").to_string());
+    // Its own list has them, and neither the shell that was between them and it nor anything to do.
+    until("the keeper has taken note of them", || {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).expect("it lives");
+        let children = read(&format!("task/{pid}/children"));
+        let has = |child: &str| children.split_whitespace().any(|other| other == child);
+        let is_asleep = || {
+            read("stat")
+                .rsplit(") ")
+                .next()
+                .is_some_and(|rest| rest.starts_with('S'))
+        };
+        children.split_whitespace().count() == 3 && has(&warden) && others.iter().all(|other| has(other)) && is_asleep()
     });
-    // It has taken note of them.
-    std::thread::sleep(Duration::from_millis(2_500));
     system.kill_warden("w");
     // By the same signal, so without an exit code.
     assert_eq!(keeper.wait(Duration::from_secs(10)), None);
