@@ -249,7 +249,7 @@ impl Command {
         )
     }
 
-    /// Uses all cores.
+    /// Uses more than one core, where there are more than two.
     pub fn is_parallel(&self) -> bool {
         matches!(self, Self::Up(_) | Self::Scheduler(_))
     }
